@@ -19,7 +19,7 @@ const (
 	lastPoll  = time.Second
 )
 
-// CQ is a completion queue. Queue pairs may share it. Goroutines may wait for it: each completion
+// CQ is a completion queue, which queue pairs may share. Several goroutines may wait for it: each completion
 // goes to one of them.
 type CQ struct {
 	ID    uint32
@@ -31,7 +31,7 @@ type CQ struct {
 	mu      sync.Mutex
 	quiet   bool              // under mu: the NIC had no more completions, and will send a notify for the next
 	common  []WC              // under mu: polled completions for the program
-	claims  map[uint32]*claim // under mu: claims of running transfers, by the transfer's number
+	claims  map[uint32]*claim // under mu: of running transfers, by the transfer's number
 	changed chan struct{}     // under mu: closed and replaced when there may be completions
 	closed  bool              // under mu
 }
@@ -43,13 +43,11 @@ type claim struct {
 	gone bool // under the CQ's mu: the queue pair was closed
 }
 
-// transferBit marks the ids of transfers' work requests; the bits from 32 on have the transfer's
-// number.
+// transferBit marks the ids of transfers' work requests; the bits from 32 on have the transfer's number.
 const transferBit = 1 << 63
 
-// NewCQ makes a completion queue with depth entries. depth may be larger than Limits.Depth, because
-// queue pairs share the CQ. A work request uses an entry from its post until its completion is
-// polled.
+// NewCQ makes a completion queue with depth entries, which may exceed Limits.Depth. A work request uses an
+// entry from its post until its completion is polled.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth <= 0 || uint64(depth) > math.MaxUint32 {
 		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)
@@ -75,7 +73,6 @@ func (c *CQ) Close() error {
 
 func (c *CQ) rank() int { return 1 }
 
-// wake makes waiting goroutines poll the NIC.
 func (c *CQ) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,14 +86,14 @@ func (c *CQ) broadcast() {
 	c.changed = make(chan struct{})
 }
 
-// Poll returns at most limit completions, and does not wait for any. The end of ctx does not
-// interrupt a request, because completions in its answer would be lost.
+// Poll returns at most limit completions, and does not wait for any. The end of ctx does not interrupt a
+// request, because completions in its answer would be lost.
 func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	all, _, _ := c.take(nil, limit)
 	for len(all) < limit {
 		if err := c.poll(ctx, true); err != nil {
 			if len(all) > 0 {
-				return all, nil // the next call returns the error
+				return all, nil
 			}
 			return nil, err
 		}
@@ -109,9 +106,8 @@ func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	return all, nil
 }
 
-// Wait waits until there is a completion, and returns the completions that there are, at most
-// control.MaxWCs. It waits for the NIC's notify, and polls in case the notify is lost. net.ErrClosed:
-// the CQ, or the device, was closed.
+// Wait waits until there is a completion, and returns at most control.MaxWCs completions. It waits for the
+// NIC's notify, and polls in case the notify is lost. net.ErrClosed: the CQ, or the device, was closed.
 func (c *CQ) Wait(ctx context.Context) ([]WC, error) { return c.wait(ctx, nil) }
 
 // wait is Wait for the completions of owner's transfer, or of the program if owner is nil.
@@ -146,7 +142,6 @@ func (c *CQ) wait(ctx context.Context, owner *claim) ([]WC, error) {
 	}
 }
 
-// ended returns an error if there will be no more completions.
 func (c *CQ) ended(owner *claim) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,8 +154,8 @@ func (c *CQ) ended(owner *claim) error {
 	return nil
 }
 
-// take returns polled completions of owner's transfer, or of the program if owner is nil. changed
-// is closed when there may be more.
+// take returns polled completions of owner's transfer, or of the program if owner is nil. changed is closed
+// when there may be more.
 func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,8 +168,8 @@ func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan s
 	return wcs, c.quiet && len(*from) == 0, c.changed
 }
 
-// poll polls the NIC for completions and assigns them to transfers or the program. If the NIC had
-// none at the last poll, and has sent no notify since, poll does nothing unless force is set.
+// poll polls the NIC for completions and assigns them to transfers or the program. Without force it does
+// nothing while the CQ is quiet.
 func (c *CQ) poll(ctx context.Context, force bool) error {
 	select {
 	case c.polls <- struct{}{}:

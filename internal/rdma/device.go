@@ -44,15 +44,15 @@ type Device struct {
 	transfer uint32              // under mu: the number of the last transfer
 }
 
-// object is an object that Device.Close closes. Lower ranks are closed first, because they use
-// objects of higher ranks.
+// object is an object that Device.Close closes, in ascending order of rank: lower ranks use objects of higher
+// ranks.
 type object interface {
 	Close() error
 	rank() int
 }
 
-// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller owns the client, and
-// closes it after the device.
+// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller owns the client, and closes it after
+// the device.
 func Open(client *control.Client) (*Device, error) {
 	limits, err := client.RDMALimits(context.Background())
 	if errors.Is(err, syscall.EOPNOTSUPP) {
@@ -67,7 +67,7 @@ func Open(client *control.Client) (*Device, error) {
 	return d, nil
 }
 
-// notified wakes goroutines that wait for completions of a CQ; the client's Receive calls it.
+// notified wakes goroutines that wait for completions of a CQ.
 func (d *Device) notified(cq uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,8 +84,7 @@ func (d *Device) wakeAll() {
 	}
 }
 
-// Close closes all objects of the device: queue pairs, completion queues, memory regions,
-// protection domains. It continues after an error, and returns all errors.
+// Close closes all objects of the device. It continues after an error, and returns all errors.
 func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
@@ -102,7 +101,6 @@ func (d *Device) Close() error {
 
 func (d *Device) wasReset() bool { return d.client.Generation() != d.gen }
 
-// alive returns an error if the port was reset or the device is closed.
 func (d *Device) alive() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,8 +113,8 @@ func (d *Device) alive() error {
 	return nil
 }
 
-// ask sends a command to the NIC. The end of ctx does not interrupt it, because it would be unknown
-// whether the NIC has executed it; the client has its own timeout.
+// ask sends a command to the NIC. The end of ctx does not interrupt it, because it would be unknown whether the
+// NIC has executed it; the client has its own timeout.
 func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -177,8 +175,7 @@ func (d *Device) keep(o object, number uint32) error {
 	return nil
 }
 
-// end removes an object, once: del deletes it on the NIC. After a reset of the port the NIC has no
-// such object any more.
+// end removes an object, once: del deletes it on the NIC, unless the port was reset.
 func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	d.mu.Lock()
 	_, there := d.objects[o]
@@ -205,8 +202,8 @@ func (d *Device) Counts(ctx context.Context) (control.RDMAPortCounts, error) {
 	return ask(ctx, d, d.client.RDMACounts)
 }
 
-// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports
-// invalidations. MRs on demand need it.
+// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports invalidations. MRs on
+// demand of the GPU's memory need it.
 func (d *Device) SetMailbox(ctx context.Context, gpu uint16, off uint64) error {
 	return d.ask(ctx, func(ctx context.Context) error {
 		return d.client.SetMailbox(ctx, control.Mailbox{GPU: gpu, Off: off})

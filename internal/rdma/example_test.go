@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// give lets a peer write to a buffer of a GPU, and returns when the peer reports that it is done:
-// no CPU accesses the bytes, and only the last WRITE makes a completion here.
+// give lets a peer write to a buffer of a GPU, and returns when the peer reports that it is done.
 func give(ctx context.Context, client *control.Client, buffer uint32, local rdma.Ends, l net.Listener) (err error) {
 	dev, err := rdma.Open(client)
 	if err != nil {

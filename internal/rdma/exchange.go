@@ -27,7 +27,6 @@ const (
 	maxLine   = 2048 // of one line, in bytes: in JSON a reason may be six times as long
 )
 
-// version of the protocol of the exchange.
 const version = 1
 
 // ErrPeer is the error if the peer breaks the protocol, or reports that it could not connect.
@@ -42,16 +41,16 @@ type Ends struct {
 	Offer Remote     // memory that the peer may use, from MR.Remote; zero: none
 	// Timeout is the timeout of the whole exchange, in addition to ctx; 30 s if 0, more on a slow machine.
 	Timeout time.Duration
-	// Path, if set, may change the path before the queue pair is connected: Timeout (default 16,
-	// more on a slow machine), Retries (7), RNR (7: no limit), RNRTimer (12: 0.64 ms), DSCP (0),
-	// and MAC, if the next hop is not the peer.
+	// Path, if set, may change the path before the queue pair is connected: Timeout (default 16, more on a slow
+	// machine), Retries (7), RNR (7: no limit), RNRTimer (12: 0.64 ms), DSCP (0), and MAC, if the next hop is not
+	// the peer.
 	Path func(p *Path)
 }
 
 // Peer is the result of an exchange.
 type Peer struct {
-	Path Path   // the path of the queue pair
-	MR   Remote // the memory that the peer offers; its Key is 0 if there is none
+	Path Path   // of the queue pair
+	MR   Remote // memory that the peer offers; its Key is 0 if there is none
 }
 
 // hello is the first line that each end sends.
@@ -72,7 +71,6 @@ type verdict struct {
 	Error string `json:"error,omitempty"`
 }
 
-// mac is a MAC address, in text form.
 type mac [6]byte
 
 func (m mac) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
@@ -109,19 +107,17 @@ func (h *hello) check() error {
 
 func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2048, 4096}, n) }
 
-// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn.
-// Each end sends a line of JSON with the values that the other needs, connects, and reports that it
-// is ready. When Exchange returns without an error, both ends are ready, so that either may send. The
-// path MTU is the smaller of the two ends' MTUs; an end has no more READs in progress than its peer
-// answers. conn stays the caller's, and may be used for other data before and afterwards: Exchange
-// reads no byte that does not belong to the exchange.
+// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn. Each end sends
+// a line of JSON with the values that the other needs, connects, and reports that it is ready. When Exchange
+// returns without an error, either end may send. The path MTU is the smaller of the two ends' MTUs; an end has
+// no more READs in progress than its peer answers. conn stays the caller's: Exchange reads no byte after the
+// peer's two lines.
 //
-// An end that has received all its data must keep its queue pair until the peer reports, on conn, that
-// the peer has all answers too: the peer requests lost packets again, and a closed queue pair does not
-// answer.
+// An end that has received all its data must keep its queue pair until the peer reports, on conn, that the peer
+// has all answers too: the peer requests lost packets again, and a closed queue pair does not answer.
 //
-// After an error the queue pair cannot be used, and conn may be in the middle of a line: close
-// both. ErrPeer: the peer broke the protocol, or reported why it could not connect.
+// After an error the queue pair cannot be used, and conn may be in the middle of a line: close both. ErrPeer:
+// the peer broke the protocol, or reported why it could not connect.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {
 	e.Timeout = cmp.Or(e.Timeout, limits.Exchange.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Timeout, fmt.Errorf("rdma: the exchange with the peer took more than "+
@@ -156,7 +152,7 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	if err == nil {
 		p, err = e.connect(ctx, qp, &local, &remote)
 	} else if !errors.Is(err, ErrPeer) {
-		return Peer{}, err // the peer does not answer
+		return Peer{}, err
 	}
 	var peer verdict
 	if err != nil {
@@ -174,7 +170,6 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	return p, nil
 }
 
-// fits returns an error if this end cannot connect with h.
 func (h *hello) fits(local *hello) error {
 	err := h.check()
 	if err == nil && local.Addr.Is4() != h.Addr.Is4() {
@@ -186,7 +181,6 @@ func (h *hello) fits(local *hello) error {
 	return err
 }
 
-// hello makes this end's first line.
 func (e *Ends) hello(qp *QP) (hello, error) {
 	limits := &qp.pd.d.Limits
 	var psn [4]byte
@@ -208,7 +202,6 @@ func (e *Ends) hello(qp *QP) (hello, error) {
 	return h, nil
 }
 
-// connect connects the queue pair with the values of both ends.
 func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer, error) {
 	p := Path{QPN: qp.Number, RemoteQPN: remote.QPN, SendPSN: local.PSN, RecvPSN: remote.PSN, Local: local.Addr,
 		Remote: remote.Addr, MAC: remote.MAC, MTU: min(local.MTU, remote.MTU), Timeout: 16 + uint8(limits.Doublings()),
@@ -224,8 +217,8 @@ func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer,
 	return peer, qp.Connect(ctx, p)
 }
 
-// swap sends a line and reads the peer's at the same time, so that it works even if conn buffers
-// nothing. check, if not nil, checks the peer's line.
+// swap sends a line and reads the peer's at the same time, so that it works even if conn buffers nothing.
+// check, if not nil, checks the peer's line.
 func swap(conn net.Conn, local, remote any, check func() error) error {
 	line, err := json.Marshal(local)
 	if err != nil {
@@ -279,11 +272,10 @@ func readLine(conn io.Reader, v any) error {
 	return nil
 }
 
-// cut limits the length of a text for an error.
 func cut(s string) string { return s[:min(len(s), maxReason)] }
 
-// Dial connects to an address by TCP and connects the queue pair over the connection; see Exchange.
-// The connection stays open for other data.
+// Dial connects to an address by TCP and connects the queue pair over the connection; see Exchange. The
+// connection stays open.
 func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address)
@@ -293,8 +285,8 @@ func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, 
 	return over(ctx, conn, qp, e)
 }
 
-// Accept accepts one connection of l, and then works like Dial. Closing l ends the wait; ctx
-// applies only to the exchange.
+// Accept accepts one connection of l, and then works like Dial. Closing l ends the wait; ctx applies only to
+// the exchange.
 func Accept(ctx context.Context, l net.Listener, qp *QP, e Ends) (net.Conn, Peer, error) {
 	conn, err := l.Accept()
 	if err != nil {

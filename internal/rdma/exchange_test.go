@@ -25,8 +25,8 @@ func addrOf(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// TestExchangeAgrees checks that both ends use the smaller limit of both, and that Exchange leaves
-// all other bytes in the connection.
+// TestExchangeAgrees checks that both ends use the smaller limit, and that Exchange leaves other bytes in the
+// connection.
 func TestExchangeAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -129,8 +129,7 @@ var hostile = map[string]struct{ say, want string }{
 	"bad UTF-8": {"{\"\xff\":1}", "not this exchange"},
 }
 
-// TestHostilePeers has peers that break the protocol. The error says how, and afterwards another
-// peer can connect.
+// TestHostilePeers has peers that break the protocol; afterwards another peer can connect.
 func TestHostilePeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -176,7 +175,6 @@ func TestHostilePeers(t *testing.T) {
 			testkit.ErrorIs(t, try(verdicts(say)), ErrPeer, "%s", name)
 		}
 		testkit.ErrorIs(t, try(verdicts(`{"ready":false}`)), syscall.ECONNREFUSED)
-		// Peers that send nothing, and peers that close.
 		silent := func(net.Conn) {}
 		err := try(silent)
 		testkit.ErrorIs(t, err, syscall.ETIMEDOUT)
@@ -249,11 +247,10 @@ func TestOwnEndIsChecked(t *testing.T) {
 	})
 }
 
-// nobody is a connection that must not be used.
 type nobody struct{ net.Conn }
 
-// FuzzHear checks that readLine reads one line and nothing more, and that a valid hello is encoded to
-// the same values again.
+// FuzzHear checks that readLine reads one line and nothing more, and that a valid hello is encoded to the same
+// values again.
 func FuzzHear(f *testing.F) {
 	for _, h := range hostile {
 		f.Add([]byte(h.say + "\n"))

@@ -25,8 +25,8 @@ type fabric struct {
 	nics map[netip.Addr]*fakeNIC
 }
 
-// fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire.
-// The fabric's mu protects the fields from last on.
+// fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire. The fabric's
+// mu protects the fields from last on.
 type fakeNIC struct {
 	control.Handler // nil: the tests send only commands of RDMA
 	t               testing.TB
@@ -133,14 +133,12 @@ func (n *fakeNIC) reset() {
 	n.d.Reset()
 }
 
-// set changes fields under mu.
 func (n *fakeNIC) set(f func()) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
 	f()
 }
 
-// release executes work requests that were held.
 func (n *fakeNIC) release() {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -362,7 +360,6 @@ func (n *fakeNIC) post(p control.Post, send bool) error {
 	return nil
 }
 
-// run executes work requests until none can run.
 func (f *fabric) run() {
 	for again := true; again; {
 		again = false
@@ -404,7 +401,6 @@ func (q *fakeQP) fail(cause control.WCStatus) {
 	}
 }
 
-// step executes the first work request if possible.
 func (q *fakeQP) step() bool {
 	if q.state != control.QPReady || len(q.sends) == 0 || q.n.hold && q.n.steps == 0 {
 		return false
@@ -488,8 +484,7 @@ func (q *fakeQP) step() bool {
 	return q.ends(nil, control.WC{Len: uint32(size)})
 }
 
-// ends completes the first work request. If it failed, q goes to the error state, and so does peer,
-// unless that is nil.
+// ends completes the first work request. If it failed, q and peer, if any, go to the error state.
 func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	silent := wc.Status == 0 && q.sends[0].Flags&control.WRSignaled == 0
 	q.complete(&q.sends, q.SendCQ, wc, silent)
@@ -502,7 +497,6 @@ func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	return true
 }
 
-// move copies the bytes of src to dst.
 func move(dst, src [][]byte) {
 	all := slices.Concat(src...)
 	for _, d := range dst {
@@ -524,7 +518,6 @@ func (n *fakeNIC) sges(pd uint32, sges []control.SGE, need uint8) (all [][]byte,
 	return all, 0, false
 }
 
-// memory returns memory of an MR.
 func (n *fakeNIC) memory(pd, key uint32, va, size uint64, need uint8) (all [][]byte, s control.WCStatus, wait bool) {
 	if size == 0 {
 		return nil, 0, false
@@ -632,7 +625,6 @@ func (n *fakeNIC) PageCounts(key uint32) (c control.PageCounts, err error) {
 	return control.PageCounts{Answers: uint64(n.answers)}, nil
 }
 
-// end is one end of a connection.
 type end struct {
 	nic  *fakeNIC
 	d    *Device
@@ -645,7 +637,6 @@ type end struct {
 
 const everyAccess = LocalWrite | RemoteWrite | RemoteRead
 
-// open makes an end that is not connected.
 func open(t testing.TB, f *fabric, i byte) *end {
 	t.Helper()
 	addr := netip.AddrFrom4([4]byte{10, 0, 0, i})
@@ -673,7 +664,6 @@ func pair(t testing.TB) (a, b *end, peerOfA Peer) {
 	return a, b, pa
 }
 
-// exchangeOver runs both ends of an exchange.
 func exchangeOver(t testing.TB, a, b *end) (pa, pb Peer, errA, errB error) {
 	ca, cb := net.Pipe()
 	defer ca.Close()

@@ -22,15 +22,13 @@ type OnDemand struct {
 	Access uint8
 }
 
-// PageFunc finds the pages of a request, and returns one entry for each page in order, or an Errno
-// if there are none. It need not set the answer's ID. It may block: several calls run at the same
-// time, for different requests.
+// PageFunc finds the pages of a request, and returns an entry for each page in order, or an Errno. It need not
+// set the answer's ID. It may block: several calls run at the same time, for different requests.
 type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswer
 
-// Constants of a PageServer.
 const (
 	defaultWorkers = 4
-	pageQueue      = 256                    // requests that wait for a worker; the NIC repeats others
+	pageQueue      = 256                    // requests that wait for a worker
 	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and the NIC waits for limits.Page
 )
 
@@ -59,7 +57,8 @@ type PageServer struct {
 	stats PageStats // under mu
 }
 
-// NewPageServer returns a server with workers workers; 4 if 0. It answers while Serve runs.
+// NewPageServer returns a server with workers workers; 4 if workers is 0. It answers while Serve runs.
+// EOPNOTSUPP: the NIC has no MRs on demand.
 func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 	if d.Limits.Flags&control.RDMAOnDemand == 0 {
 		return nil, fmt.Errorf("this NIC has no memory regions on demand: %w", syscall.EOPNOTSUPP)
@@ -71,8 +70,7 @@ func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 		keys: make(map[uint32]struct{}), busy: make(map[uint32]struct{}), since: make(map[uint32]struct{})}, nil
 }
 
-// Register makes an MR on demand, whose requests the server answers. ENODEV: the GPU has no
-// mailbox.
+// Register makes an MR on demand, whose requests the server answers. ENODEV: the GPU has no mailbox.
 func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 	if pd.d != s.d {
 		return nil, fmt.Errorf("the protection domain is another device's: %w", syscall.EINVAL)
@@ -107,8 +105,8 @@ func (s *PageServer) Stats() PageStats {
 	return s.stats
 }
 
-// Serve answers requests until ctx ends, and then returns nil, or until the device ends: ErrReset
-// or net.ErrClosed. When it returns, no worker runs. Start it before a queue pair uses the MRs.
+// Serve answers requests until ctx ends, and then returns nil, or until the device ends: ErrReset or
+// net.ErrClosed. When it returns, no worker runs.
 func (s *PageServer) Serve(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -162,7 +160,6 @@ func (s *PageServer) take(r control.PageRequest, listed bool) {
 	}
 }
 
-// drop removes requests from the queue.
 func (s *PageServer) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +194,8 @@ func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// answer finds the pages of a request and sends the answer to the NIC. It returns an error only if
-// the device has ended.
+// answer finds the pages of a request and sends the answer to the NIC. It returns an error only if the device
+// has ended.
 func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
 	a := s.find(ctx, r)
 	a.ID = r.ID

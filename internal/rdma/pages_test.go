@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page
-// on, served by find.
+// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page on, served
+// by find.
 func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer, mr *MR, stop func() error) {
 	t.Helper()
 	a, b, _ = pair(t)
@@ -76,8 +76,7 @@ func TestPagesOnDemand(t *testing.T) {
 	}
 }
 
-// TestPagesThatAreNotToBeHad has finders that refuse, or return the wrong number of pages: the work
-// request fails.
+// TestPagesThatAreNotToBeHad has finders that refuse, or return the wrong number of pages.
 func TestPagesThatAreNotToBeHad(t *testing.T) {
 	for name, find := range map[string]PageFunc{
 		"errno": func(context.Context, control.PageRequest) control.PageAnswer { return control.PageAnswer{Errno: 14} },
@@ -104,7 +103,6 @@ func TestPagesThatAreNotToBeHad(t *testing.T) {
 	}
 }
 
-// TestPageWorkersAreBounded requests more pages at once than there are workers.
 func TestPageWorkersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -144,8 +142,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// TestFullPageQueue makes so many page requests that the page server postpones some; it gets these
-// again from the NIC's list of requests.
+// TestFullPageQueue makes so many page requests that the page server gets some again from the NIC's list.
 func TestFullPageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
@@ -174,8 +171,7 @@ func TestFullPageQueue(t *testing.T) {
 	})
 }
 
-// TestPageServerThatStops stops a server during a call of find: the request gets no answer, and the
-// next Serve gets it.
+// TestPageServerThatStops stops a server during a call of find: the next Serve gets the request.
 func TestPageServerThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := atomic.Bool{}

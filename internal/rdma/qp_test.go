@@ -20,8 +20,7 @@ func (e *end) sge(t *testing.T, off, n uint64) SGE {
 	return testkit.Must(e.mr.Part(off, n).SGE())(t)
 }
 
-// TestSendAndReceive sends messages of several SGEs, with immediate data and without, to receives
-// of several SGEs.
+// TestSendAndReceive sends messages of several SGEs, with immediate data and without.
 func TestSendAndReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -58,8 +57,7 @@ func TestSendAndReceive(t *testing.T) {
 	})
 }
 
-// TestFullQueues posts more than fits in a queue pair and in a completion queue: frames are posted
-// completely or not at all.
+// TestFullQueues posts more than fits in a queue pair and in a completion queue.
 func TestFullQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -129,8 +127,7 @@ func (q *QP) path(t *testing.T) Path {
 	return Path{RemoteQPN: 5, Local: addr, Remote: addr, MTU: 1024}
 }
 
-// TestWaitIsTold counts how often Wait polls the NIC: with notifies only once for each wait, and if
-// notifies are lost, 1 to 2 times a second until there are completions.
+// TestWaitIsTold counts how often Wait polls the NIC, with notifies and without.
 func TestWaitIsTold(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,8 +166,7 @@ func TestWaitIsTold(t *testing.T) {
 	}
 }
 
-// TestWaitTakesMoreThanAFrame makes completions for two frames: the second frame is requested at
-// once.
+// TestWaitTakesMoreThanAFrame makes completions for two frames: both are requested at once.
 func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -199,8 +195,8 @@ func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	})
 }
 
-// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has sent completions, and before
-// they arrive.
+// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has sent completions, and before they
+// arrive.
 func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -298,8 +294,7 @@ func TestCloseInOrder(t *testing.T) {
 	})
 }
 
-// TestReset resets a port during waiting calls, and before later calls; a newly opened device
-// works.
+// TestReset resets a port during waiting calls, and before later calls.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -336,8 +331,7 @@ func TestReset(t *testing.T) {
 			testkit.ErrorIs(t, err, ErrReset, "%s", name)
 			testkit.ErrorIs(t, err, syscall.ESTALE, "%s", name)
 		}
-		// The NIC uses the same numbers again, and closing an old object does not delete the new one with
-		// its number.
+		// The NIC uses the same numbers again: closing an old object must not delete the new one with its number.
 		d := testkit.Must(Open(a.nic.client))(t)
 		for range 10 {
 			testkit.Must(d.AllocPD())(t)
@@ -354,8 +348,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestResetThatAnAnswerTells resets a port between two calls: the answer to the second call reports
-// the reset, and the client deletes the object that this call has made after the reset.
+// TestResetThatAnAnswerTells resets a port before a call that makes an object: the client deletes it.
 func TestResetThatAnAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -384,7 +377,6 @@ func TestNICWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestNoRDMA opens a NIC without RDMA.
 func TestNoRDMA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fabric{}
@@ -399,7 +391,6 @@ func TestNoRDMA(t *testing.T) {
 	})
 }
 
-// without is a NIC without RDMA.
 type without struct {
 	control.Handler
 	d      *control.Dispatcher

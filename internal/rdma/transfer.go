@@ -21,12 +21,11 @@ const (
 type TransferOptions struct {
 	Size   uint32 // maximum of bytes in a work request; 1 MiB if 0
 	Window int    // maximum of work requests in progress; 16 if 0; MaxSend and the send CQ's Depth bound it
-	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have
-	// posted a receive, gets a completion with Imm after all bytes have arrived.
+	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have posted a
+	// receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool
 	Imm    uint32
-	// Progress, if set, is called by Put and Get after each batch of completions, with the number of
-	// bytes done.
+	// Progress, if set, is called by Put and Get after each batch of completions, with the number of bytes done.
 	Progress func(done uint64)
 }
 
@@ -37,7 +36,6 @@ type Counts struct {
 	Bytes     uint64 // the length of Completed: they are the first bytes of the range
 }
 
-// transfer is a Put or a Get in progress.
 type transfer struct {
 	qp     *QP
 	local  Local
@@ -51,22 +49,21 @@ type transfer struct {
 	total  uint64 // work requests
 	counts Counts
 	ended  uint64 // work requests that have a completion
-	failed error  // the first error
+	failed error
 }
 
-// Put writes a local part to the peer's memory, which must not be shorter, by work requests of
-// o.Size, with at most o.Window in progress. It returns when the last one is complete: then the
-// bytes are in the peer's memory. A queue pair runs one transfer at a time.
+// Put writes a local part to the peer's memory, which must not be shorter, by work requests of o.Size, with at
+// most o.Window in progress. After success the bytes are in the peer's memory. A queue pair runs one transfer
+// at a time.
 //
-// A *WCError says which work request failed; then nothing of the transfer is in progress. After
-// another error, including ctx's, work requests may be in progress: the NIC may use the local
-// memory until QP.Close.
+// A *WCError says which work request failed; then nothing of the transfer is in progress. After another error,
+// including ctx's, work requests may be in progress: the NIC may use the local memory until QP.Close.
 func Put(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	return newTransfer(ctx, qp, local, remote, control.WRWrite, o)
 }
 
-// Get reads the peer's memory, with remote's length, into a local part that must not be shorter.
-// Otherwise it is like Put.
+// Get reads the peer's memory, with remote's length, into a local part that must not be shorter. Otherwise it
+// is like Put.
 func Get(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	if o.Notify {
 		return Counts{}, fmt.Errorf("get: a READ tells the peer nothing: %w", syscall.EINVAL)
@@ -183,7 +180,6 @@ func (t *transfer) fill(ctx context.Context) error {
 	return err
 }
 
-// size returns the length of a work request.
 func (t *transfer) size(i uint64) uint64 {
 	return min(uint64(t.o.Size), t.local.Len-i*uint64(t.o.Size))
 }
