@@ -21,12 +21,10 @@ const (
 	maxLine   = 1 << 20 // bytes of a line; the rest of a longer line is left out
 )
 
-// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot
-// prints for several guests, belong to guest N; each guest's lines are read separately. If a
-// guest's first line that is not empty is in the format of `go test -json`, Convert reads all further lines in
-// that format, else as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
-// and status its exit status: if status is not 0 and the output shows no failure, Convert adds a
-// failed case.
+// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot prints for
+// several guests, belong to guest N. If a guest's first line that is not empty is in the format of `go test
+// -json`, Convert reads all further lines in that format, else as TAP or KTAP. name is the program's name, and
+// status its exit status: if status is not 0 and the output shows no failure, Convert adds a failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	c := converter{name: name, guests: map[string]*guest{}}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -46,7 +44,7 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 			all.Add(s)
 		}
 	}
-	if len(all.Suites) == 0 { // the program has printed nothing
+	if len(all.Suites) == 0 {
 		all.Add(Suite{Name: name, Cases: []Case{whole(name, status, "")}})
 	}
 	if status != 0 && all.Failures+all.Errors == 0 {
@@ -80,7 +78,7 @@ func whole(name string, status int, output string) Case {
 	return c
 }
 
-// ofGuest matches what vnic boot prints before a line of one of several guests.
+// ofGuest matches the prefix of a line of one of several guests.
 var ofGuest = regexp.MustCompile(`^\[(\d{1,3})\] `)
 
 type converter struct {
@@ -89,7 +87,6 @@ type converter struct {
 	order  []*guest
 }
 
-// line passes a line of the output to the guest that its prefix names.
 func (c *converter) line(line []byte) {
 	who := ""
 	if parts := ofGuest.FindSubmatch(line); parts != nil {
@@ -110,7 +107,6 @@ func (c *converter) line(line []byte) {
 	g.line(line)
 }
 
-// guest has the results that one guest has printed.
 type guest struct {
 	name   string
 	begun  bool
@@ -175,8 +171,7 @@ func (g *guest) event(e ktap.Event) {
 	g.cases = append(g.cases, c)
 }
 
-// suites returns the guest's suites after the end of the output. status is the program's exit
-// status.
+// suites returns the guest's suites after the end of the output. status is the program's exit status.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
 		return g.golang.suites(g.name)

@@ -16,7 +16,6 @@ type goEvent struct {
 	FailedBuild string
 }
 
-// goTest collects the results that lines of `go test -json` report.
 type goTest struct {
 	results  map[[2]string]*goResult // by package and test
 	packages []*goResult
@@ -60,8 +59,8 @@ func (g *goTest) line(b []byte) {
 	}
 }
 
-// result returns the result of a test, or of a package if test is "", and adds it if it is new;
-// nil: there are already MaxCases.
+// result returns the result of a test, or of a package if test is "", and adds it if it is new; nil: there are
+// already MaxCases.
 func (g *goTest) result(pkg, test string) *goResult {
 	key := [2]string{pkg, test}
 	if r := g.results[key]; r != nil {
@@ -85,8 +84,7 @@ func (g *goTest) result(pkg, test string) *goResult {
 	return g.results[key]
 }
 
-// suites returns a suite for each package. A suite's name ends with guest, the name of the program or
-// guest that printed the results, unless guest is "".
+// suites returns a suite for each package. guest, if not "", is added to the suites' names.
 func (g *goTest) suites(guest string) (list []Suite) {
 	for _, p := range g.packages {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
@@ -120,8 +118,8 @@ func (g *goTest) suites(guest string) (list []Suite) {
 	return list
 }
 
-// reason returns the first line of an output that is not empty and no heading of go test or of the
-// compiler, or "failed".
+// reason returns the first line of an output that is not empty and no heading of go test or of the compiler, or
+// "failed".
 func reason(output []byte) string {
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimSpace(line)

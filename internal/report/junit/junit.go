@@ -1,9 +1,7 @@
-// Package junit writes the XML by which CI shows results of tests, and makes it of what programs print: TAP, the
-// kernel's KTAP, or `go test -json`.
+// Package junit writes the XML by which CI shows results of tests, and makes it from what programs print: TAP,
+// the kernel's KTAP, or `go test -json`.
 //
-// The output may come from a guest, which may print anything. Convert fails only if its reader
-// returns an error, and bounds what it keeps: MaxCases cases of a guest, at most twice MaxOutput bytes of
-// an output, and MaxGuests guests. Package encoding/xml makes text valid XML.
+// The output may come from a guest, which may print anything: Convert bounds what it keeps.
 package junit
 
 import (
@@ -65,7 +63,7 @@ type Seconds float64
 // MarshalText writes the seconds.
 func (s Seconds) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(s)), nil }
 
-// Add adds a suite. It counts the suite's tests, failures, errors and skips from the suite's cases.
+// Add adds a suite, and counts its tests, failures, errors and skips from its cases.
 func (a *Suites) Add(s Suite) {
 	s.Tests = len(s.Cases)
 	for i := range s.Cases {
