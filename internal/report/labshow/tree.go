@@ -23,7 +23,7 @@ type view struct {
 	apart      map[[2]string]bool // pairs of a NIC and a GPU that the NIC may not address
 }
 
-// Lab prints the trees of a lab's guests. It prints the tree of several guests once if it is the same.
+// Lab prints the trees of a lab's guests, and equal trees once.
 func Lab(w io.Writer, l *labfile.Lab) error {
 	var texts []string
 	names := make(map[string][]string)
@@ -101,7 +101,6 @@ func hotplug(on bool) string {
 	return ""
 }
 
-// print writes the tree, the matrix of NICs and GPUs, and the reasons for its entries.
 func (v *view) print(w io.Writer) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -155,7 +154,6 @@ func verdict(p pcie.Path) string {
 	return "bounced"
 }
 
-// branch writes the nodes below a node, one a line.
 func (v *view) branch(w io.Writer, above, indent string) {
 	children := v.tree.Children(above)
 	for i, n := range children {
@@ -179,8 +177,8 @@ func (v *view) branch(w io.Writer, above, indent string) {
 	}
 }
 
-// reasons writes the reasons for the verdicts, each once, and the pairs for which a guest's kernel
-// decides otherwise.
+// reasons writes the reasons for the verdicts, each once, and the pairs that a guest's kernel judges
+// differently.
 func (v *view) reasons(w io.Writer) error {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -199,7 +197,8 @@ func (v *view) reasons(w io.Writer) error {
 	return nil
 }
 
-// verdictOf returns the sort key of a reason, its verdict. Direct comes before bounced, as the order is descending.
+// verdictOf returns the sort key of a reason, its verdict. Direct comes before bounced, as the order is
+// descending.
 func verdictOf(text string) string {
 	word, _, _ := strings.Cut(text, ":")
 	return word
