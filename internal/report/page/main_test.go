@@ -54,7 +54,6 @@ func large(n uint64) *stat.Page {
 	return p
 }
 
-// small is a lab of one NIC.
 func small() *stat.Page {
 	port := stat.PortCounters{Name: "A", Kind: "virtio", Queues: []stat.Queue{}}
 	port.Link.SentBytes = 7

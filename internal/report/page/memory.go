@@ -10,8 +10,8 @@ import (
 
 // Bounds of the maps of GPUs' memory.
 const (
-	maxCells  = 8192 // cells of all GPUs' maps together
-	gpuCells  = 1024 // cells of one GPU's map
+	maxCells  = 8192 // of all GPUs' maps together
+	gpuCells  = 1024 // of one GPU's map
 	leastCell = 4096 // minimum size of a cell, in bytes
 	maxUses   = 1024 // uses of all GPUs together; orderUses merges a GPU's smallest uses into one
 	gpuUses   = 64   // uses of one GPU, without the merged one
@@ -35,8 +35,8 @@ type Use struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// memoryMaps draws the maps of all GPUs. A cell shows the use that has the most bytes in the cell;
-// a cell is free only if all of its bytes are free.
+// memoryMaps draws the maps of all GPUs. A cell shows the use that has the most bytes in the cell; a cell is
+// free only if all of its bytes are free.
 func memoryMaps(list []stat.GPUMap) []Memory {
 	out := make([]Memory, 0, len(list))
 	for i := range list {
@@ -71,8 +71,8 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses sorts the uses, the largest first, and merges all uses after the first most ones into
-// one. to has the new index of each use.
+// orderUses sorts the uses, the largest first, and merges all uses after the first most ones into one. to has
+// the new index of each use.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {
@@ -99,7 +99,7 @@ func (m *Memory) orderUses(most int) (to []int) {
 // drawing makes runs of cells from ranges, which the caller adds in the order of their offsets.
 type drawing struct {
 	m    *Memory
-	cell int            // the current cell; -1: none
+	cell int            // -1: none
 	in   map[int]uint64 // used bytes of the current cell, by use
 }
 
@@ -125,7 +125,6 @@ func (d *drawing) add(off, n uint64, use int) {
 	}
 }
 
-// flush draws the current cell, if it has used bytes.
 func (d *drawing) flush() {
 	if len(d.in) == 0 {
 		return

@@ -9,15 +9,13 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// liveEvery is the number of ticks of a Recorder in a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// Between two reads of the counters a Recorder waits at least pause times as long as the first one took, but
-// not before its last read: so reading takes at most a tenth of a processor, however many flows guests make.
+// pause bounds the cost of reading: after a read that took t, the Recorder does not read for pause times t.
 const pause = 10
 
-// Recorder reads counters from Record on until Close: once a second, and up to four times a second
-// while a page is open, or less often if a read takes more than a tenth of that interval.
+// Recorder reads counters from Record on until Close: once a second, and up to four times a second while a page
+// is open, or less often if a read takes long (pause).
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time
@@ -29,7 +27,7 @@ type Recorder struct {
 	looks   int           // ticks so far, skipped ones included
 	live    bool          // the next look makes a state
 	due     bool          // the next look also keeps a sample
-	resume  time.Duration // the Recorder does not read the counters before this time
+	resume  time.Duration // no read before this time
 	pages   int           // how many pages are open
 	every   int           // a sample is kept every so many ticks
 	samples []sample
@@ -41,7 +39,8 @@ type Recorder struct {
 	next    chan struct{} // closed when there is a newer state
 }
 
-// Record starts a Recorder. One goroutine at a time calls read, until Close; read returns the counters.
+// Record starts a Recorder. read returns the counters; it is called by one goroutine at a time, until Close
+// returns.
 func Record(read func() *stat.Page) *Recorder {
 	ctx, stop := context.WithCancel(context.Background())
 	r := newRecorder(read)
@@ -88,8 +87,7 @@ func (r *Recorder) Close() {
 	r.look(true)
 }
 
-// look reads the counters if a state or a sample is due, then makes the state and keeps the sample
-// that are due. With last it does all of this at once.
+// look reads the counters if a state or a sample is due, or with last at once.
 func (r *Recorder) look(last bool) {
 	begin := r.clock()
 	r.mu.Lock()

@@ -18,8 +18,7 @@ const (
 	firstInterval = 250 * time.Millisecond
 )
 
-// Recording has counters over time. Links and Flows have the names; samples refer to a name by its
-// index.
+// Recording has counters over time. Links and Flows have names, to which samples refer by index.
 type Recording struct {
 	Links   []string     `json:"links"`
 	Flows   []string     `json:"flows"` // "tcp 10.0.0.1:5 > 10.0.0.2:6"
@@ -57,7 +56,6 @@ func (f *flowSample) json(i int) [9]any {
 	return [9]any{i, f.sent, f.gpu, f.host, f.again, f.lost, f.inFlight, f.window, f.state}
 }
 
-// take makes a sample of the counters of p, which were read at the time when.
 func take(p *stat.Page, when time.Duration) sample {
 	s := sample{when: when}
 	for i := range p.Links {
@@ -114,8 +112,8 @@ func drops(s *stat.FlowSide) (n uint64) {
 	return n
 }
 
-// record returns the Recording of samples, with only the sampledLinks links and sampledFlows flows
-// whose counters reach the largest values.
+// record returns the Recording of samples, with the sampledLinks links and sampledFlows flows whose counters
+// reach the largest values.
 func record(samples []sample) Recording {
 	r := Recording{Samples: make([]sampleJSON, 0, len(samples))}
 	links, flows := map[string]float64{}, map[string]float64{}
