@@ -5,8 +5,7 @@ import (
 	"io"
 )
 
-// point is a place on a canvas: x points (1/72 inch) right of the canvas's left edge, and y points
-// below its upper edge.
+// point is a place on a canvas, in points (1/72 inch) right of its left edge and below its upper edge.
 type point struct{ x, y float64 }
 
 // canvas is a sheet to draw on, of one file format. What is drawn later covers what was drawn before. A canvas
@@ -14,11 +13,9 @@ type point struct{ x, y float64 }
 type canvas interface {
 	// fill fills the polygon with these corners.
 	fill(c color.NRGBA, corners []point)
-	// stroke draws a line through points.
 	stroke(s stroke, points []point)
 	// text writes a text whose baseline begins at a point, or ends or is centred there if the style says so.
 	text(s style, base point, t string)
-	// encode writes the file.
 	encode(w io.Writer) error
 }
 

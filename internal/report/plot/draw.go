@@ -9,7 +9,6 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// draw draws everything, from the top.
 func (l *layout) draw() {
 	l.pen = l.height - margin
 	l.rect(color.NRGBA{0xff, 0xff, 0xff, 0xff}, 0, 0, width, l.height)
@@ -27,12 +26,11 @@ func (l *layout) draw() {
 	l.text(note, margin, margin-6, l.f.fit(note, l.Footnote, width-2*margin))
 }
 
-// farthest is the maximum distance from the canvas's corner at which anything is drawn: infinite
-// values would have no place in a file.
+// farthest is the maximum distance from the canvas's corner at which anything is drawn: infinite values would
+// have no place in a file.
 const farthest = 1 << 20
 
-// pointAt returns the place on the canvas of a point of the layout, whose y counts upwards from the
-// lower edge.
+// pointAt returns the place on the canvas of a point of the layout, whose y counts upwards from the lower edge.
 func (l *layout) pointAt(x, y float64) point {
 	bounded := func(v float64) float64 {
 		if math.IsNaN(v) {
@@ -67,7 +65,6 @@ func (l *layout) rect(c color.NRGBA, x0, y0, x1, y1 float64) {
 	l.c.fill(c, []point{l.pointAt(x0, y0), l.pointAt(x1, y0), l.pointAt(x1, y1), l.pointAt(x0, y1)})
 }
 
-// lineOf returns the look of the line of series i.
 func lineOf(i int) stroke {
 	return stroke{lines[i%len(lines)], 1.5, dashes[i/len(lines)%len(dashes)]}
 }
@@ -117,8 +114,8 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	l.pen = under - panelFoot
 }
 
-// points returns the points of a series' line, a list for each part without gaps: the beginning of
-// the part, the middle of each interval, and the end of the part.
+// points returns the points of a series' line, a list for each part without gaps: the beginning of the part,
+// the middle of each interval, and the end of the part.
 func (s *Series) points() (parts [][]point) {
 	var part []point
 	for i, v := range s.Intervals {
@@ -133,8 +130,8 @@ func (s *Series) points() (parts [][]point) {
 	return parts
 }
 
-// lostRows draws, below the panel, a row for each series that has lost packets, with a bar for each
-// interval with losses. It returns the height of the rows.
+// lostRows draws, below the panel, a row for each series that has lost packets, with a bar for each interval
+// with losses. It returns the height of the rows.
 func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (high float64) {
 	n := 0
 	for i := range p.Series {
@@ -157,12 +154,11 @@ func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (hi
 	return strip(n)
 }
 
-// marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the
-// other.
+// marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the other.
 func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right float64) {
 	const size = 8.5
 	var ends []float64 // of the last text in each row
-	var texts []func() // functions that draw the texts after all lines
+	var texts []func() // draw the texts after all lines
 	for _, m := range marks {
 		pos, s := x(m.At), style{size: size, color: alarm}
 		l.line(alarm, 1, pos, bottom, pos, top, 2, 2)
@@ -221,8 +217,8 @@ func (l *layout) names(p *Panel, x, top float64) {
 	}
 }
 
-// digits formats a number with three significant digits, or all digits before the point if there are more;
-// one that is not positive is "0".
+// digits formats a number with three significant digits, or all digits before the point if there are more; one
+// that is not positive is "0".
 func digits(v float64) string {
 	if v <= 0 {
 		return "0"
@@ -230,7 +226,6 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
 }
 
-// bars draws names and columns of bars.
 func (l *layout) bars(b *Bars) {
 	bold := style{size: 12, bold: true}
 	l.text(bold, margin, l.pen-8, b.Title)
@@ -262,7 +257,6 @@ func (l *layout) bars(b *Bars) {
 	l.pen = bottom
 }
 
-// column draws one column of bars.
 func (l *layout) column(b *Bars, c *Column, left, right, top, bottom float64) {
 	const number = 44 // room right of the longest bar
 	l.text(style{size: 9.5, color: soft}, left, top+10, l.f.fit(style{size: 9.5}, c.Title, right-left))

@@ -7,11 +7,10 @@ import (
 	"sync"
 )
 
-// family is the name of the embedded fonts.
 const family = "Liberation Sans"
 
-// liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic;
-// font_test.go makes this file from the fonts' own files.
+// liberation has the shapes of Liberation Sans' characters; font_test.go makes the file from the fonts' own
+// files.
 //
 // Digitized data copyright (c) 2010 Google Corporation, with Reserved Font Arimo, Tinos and Cousine. Copyright (c) 2012
 // Red Hat, Inc., with Reserved Font Name Liberation. SIL Open Font License 1.1: OFL.txt.
@@ -19,21 +18,19 @@ const family = "Liberation Sans"
 //go:embed liberation.json
 var liberation []byte
 
-// fonts has the regular and the bold font.
 type fonts struct {
 	Regular *face `json:"regular"`
 	Bold    *face `json:"bold"`
 }
 
-// face is one font. Lengths are in the font's own units: at a size of S points, one unit is S/Em points. y grows
-// downwards.
+// face is one font. Lengths are in the font's own units: at a size of S points, one unit is S/Em points. y
+// grows downwards.
 type face struct {
 	Em     int               `json:"em"`
 	Glyphs map[string]*glyph `json:"glyphs"` // by their characters; "" is a box, for what the font does not have
 	Kern   map[string]int    `json:"kern"`   // by pairs of characters: how far the second is moved to the right
 }
 
-// glyph is the shape of a character.
 type glyph struct {
 	Advance int     `json:"advance"` // distance to where the next glyph begins
 	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
@@ -66,7 +63,7 @@ func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	return chosen, s.size / float64(chosen.Em)
 }
 
-// placed is a glyph in a text: how many points right of the text's start it begins.
+// placed is a glyph in a text, and how many points right of the text's start it begins.
 type placed struct {
 	*glyph
 	x float64

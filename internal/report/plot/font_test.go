@@ -18,15 +18,13 @@ import (
 
 var update = flag.Bool("update", false, "write liberation.json")
 
-// ranges has the characters of liberation.json, as far as the fonts have them: the first and the
-// last of each range.
+// ranges has the characters of liberation.json: the first and the last of each range.
 var ranges = [][2]rune{
 	{' ', '~'}, {0xa0, 0x17f}, {0x384, 0x3ce}, {0x400, 0x45f}, {0x2010, 0x2044}, {'€', '€'}, {'™', '™'}, {'←', '↕'},
 	{'∂', '∂'}, {'∆', '∏'}, {'∑', '−'}, {'√', '∞'}, {'∩', '∫'}, {'≈', '≈'}, {'≠', '≥'},
 }
 
-// The embedded glyphs equal the glyphs that another library reads from the fonts' files. With -update
-// the test writes them.
+// The embedded glyphs equal the glyphs that another library reads from the fonts' files.
 func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	f := fonts{Regular: readFont(t, liberationsansregular.TTF), Bold: readFont(t, liberationsansbold.TTF)}
 	b := testkit.Must(json.Marshal(f))(t)
@@ -44,7 +42,6 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	}
 }
 
-// ops maps the operations of TrueType outlines to the package's own.
 var ops = map[sfnt.SegmentOp]op{
 	sfnt.SegmentOpMoveTo: moveTo, sfnt.SegmentOpLineTo: lineTo, sfnt.SegmentOpQuadTo: quadTo,
 }

@@ -36,19 +36,19 @@ var (
 	frame = color.NRGBA{0x99, 0x99, 0x99, 0xff}
 	alarm = color.NRGBA{0xb0, 0x00, 0x20, 0xff}
 
-	// lines has the colours of lines: the set of Okabe and Ito (Color Universal Design, 2008), which
-	// the colour-blind can distinguish, with two dark colours of Tol's instead of yellow and black. If
-	// there are more lines, colours repeat, and the lines are dashed.
+	// lines has the colours of lines: the set of Okabe and Ito (Color Universal Design, 2008), with two dark
+	// colours of Tol's instead of yellow and black. If there are more lines, colours repeat, and the lines are
+	// dashed.
 	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
 		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
 		{0x88, 0x22, 0x55, 0xff}}
 	dashes = [][]float64{nil, {5, 2}, {1.5, 1.5}, {7, 2, 1.5, 2}}
 
-	// fills are the colours of bars: one dark, one light, and neither is the colour of a line.
+	// fills are the colours of bars.
 	fills = []color.NRGBA{{0x2f, 0x4b, 0x6e, 0xff}, {0xa9, 0xbc, 0xd0, 0xff}}
 )
 
-// layout has the sizes of the parts of a picture, and the position up to which it is drawn.
+// layout has the sizes of the parts of a picture.
 type layout struct {
 	*Picture
 	f      *fonts
@@ -56,10 +56,9 @@ type layout struct {
 	panels []float64 // heights of the panels' areas within the axes
 	x, y   axis
 	c      canvas
-	pen    float64 // height above the lower edge: everything that lies higher has been drawn
+	pen    float64 // height above the lower edge: what lies higher has been drawn
 }
 
-// layout computes the sizes of all parts of the picture.
 func (p *Picture) layout(f *fonts) *layout {
 	l := &layout{Picture: p, f: f, height: 2*margin + headRoom, panels: make([]float64, len(p.Panels))}
 	var end, high float64
@@ -113,8 +112,7 @@ func (s *Series) lost() (n uint64) {
 // row returns the height of the bars of one name.
 func (b *Bars) row() float64 { return float64(len(b.Groups))*barThick + barGap }
 
-// Bounds of the values for which an axis can be made, so that its ticks and their distance are
-// normal float64s.
+// Bounds of the values for which an axis can be made: its ticks and their distance are normal float64s.
 const tiniest, hugest = 1e-300, 1e300
 
 // axis goes from 0 to to, with ticks at round numbers.
@@ -123,8 +121,8 @@ type axis struct {
 	digits   int
 }
 
-// newAxis makes an axis for values of at most high, with about n ticks. If high is out of the
-// bounds, or not a number, the axis ends at 1.
+// newAxis makes an axis for values of at most high, with about n ticks. If high is out of the bounds, or not a
+// number, the axis ends at 1.
 func newAxis(high float64, n int) axis {
 	if !(high > tiniest && high < hugest) {
 		high = 1
@@ -140,7 +138,6 @@ func newAxis(high float64, n int) axis {
 	return axis{to: math.Ceil(high/step) * step, step: step, digits: max(0, -int(math.Floor(math.Log10(step)+1e-9)))}
 }
 
-// ticks returns the values at which the axis has numbers.
 func (a axis) ticks() (marks []float64) {
 	for i := 0.; i*a.step <= a.to*(1+1e-9); i++ {
 		marks = append(marks, i*a.step)
@@ -155,8 +152,7 @@ func (a axis) label(v float64) string {
 	return strconv.FormatFloat(v, 'f', a.digits, 64)
 }
 
-// place returns the coordinate of a value on an axis that is drawn between the coordinates from and
-// to.
+// place returns the coordinate of a value on an axis that is drawn between two coordinates.
 func (a axis) place(v float64, from, to float64) float64 {
 	return from + v/a.to*(to-from)
 }

@@ -18,17 +18,17 @@ type Picture struct {
 // Panel has values over time. All panels of a picture have the same axes.
 type Panel struct {
 	Title  string
-	Unit   string // unit of the values
+	Unit   string // of the values
 	Series []Series
 	Marks  []Mark
 	Limit  *Limit // nil: none
 }
 
-// Series is a line. Its colour depends on its place in the panel.
+// Series is a line.
 type Series struct {
 	Name      string
 	Intervals []Interval // in order
-	Mean      float64    // the number that the legend shows beside the name
+	Mean      float64    // what the legend shows beside the name
 }
 
 // Interval has a value from a time to a time, in seconds. Where the next one begins later, the line has a gap.
@@ -74,7 +74,7 @@ func Format(file string) (string, error) {
 	return "", fmt.Errorf("%s: .svg or .png", file)
 }
 
-// scale is how many pixels a PNG has for a point: two, for displays with many pixels.
+// scale is how many pixels a PNG has for a point.
 const scale = 2
 
 // Write writes the picture in a format that Format has returned.
