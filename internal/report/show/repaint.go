@@ -13,7 +13,7 @@ import (
 type Repaint struct {
 	w     io.Writer
 	size  func() (width, height int) // of the terminal; nil: w is no terminal
-	lines int                        // how many the previous version has
+	lines int                        // of the previous version
 }
 
 func NewRepaint(w io.Writer) *Repaint {

@@ -18,14 +18,14 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// UI shows a user on stderr what a command does: on a terminal as one progress line, which it removes at the end,
-// elsewhere as plain lines, few enough for a log.
+// UI shows a user on stderr what a command does: on a terminal as one progress line, elsewhere as plain lines,
+// few enough for a log.
 type UI struct {
 	w     io.Writer
 	tty   bool
 	quiet bool // show notes and log lines only
 	crlf  bool // w is a terminal, even one without control codes
-	Times bool // notes begin with the time of day, as log lines do
+	Times bool // notes begin with the time of day
 
 	mu    sync.Mutex // guards the fields below, and writes to w
 	given bool       // a guest's program uses the terminal, which may be raw
@@ -62,7 +62,6 @@ func (u *UI) tick() {
 	}
 }
 
-// paint draws the line of something with an unknown length.
 func (u *UI) paint() {
 	if u.since.IsZero() {
 		return
@@ -107,14 +106,13 @@ func (u *UI) Note(format string, args ...any) {
 	_, _ = io.WriteString(u.w, u.lines(Yellow(u.w, "note:")+" "+text+"\n"))
 }
 
-// doingWhat has the text that a terminal shows for a stage.
 var doingWhat = map[string]string{
 	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting guests",
 	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting",
 	"verify": "digesting what arrived",
 }
 
-// Stage shows that a stage begins. Elsewhere than on a terminal it does so for the first round of a mode only.
+// Stage shows that a stage begins. Elsewhere than on a terminal it prints only the first round's stages.
 func (u *UI) Stage(s session.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -190,11 +188,10 @@ func (u *UI) Fetch(p assets.Progress) {
 	}
 }
 
-// fewest is the smallest number of steps for which count prints a line.
 const fewest = 25
 
-// count shows how many steps of an unknown number are done. Elsewhere than on a terminal it prints
-// a line at fewest, at twice as many, and so on.
+// count shows how many steps of an unknown number are done: elsewhere than on a terminal at fewest, at twice as
+// many, and so on.
 func (u *UI) count(what string, done uint64) {
 	switch {
 	case u.tty:
@@ -254,7 +251,7 @@ func (u *UI) advance(what string, done, total uint64) {
 	_ = u.bar.Set64(int64(min(done, total)))
 }
 
-// barWidth returns how many columns a bar has beside the text what, so that the line fits the terminal.
+// barWidth returns how many columns a bar has beside the text what.
 func barWidth(w io.Writer, what string) int {
 	const most, least, beside = 24, 4, 36 // beside: columns for percent, rate and times
 	if f, ok := w.(*os.File); ok {
@@ -265,8 +262,8 @@ func barWidth(w io.Writer, what string) int {
 	return most
 }
 
-// completed shows that something with a known length is complete: it fills the bar, or prints a
-// line if earlier lines have shown a part of it. It must not be called after a failure.
+// completed shows that something with a known length is complete: it fills the bar, or prints a line if earlier
+// lines have shown a part of it. It must not be called after a failure.
 func (u *UI) completed() {
 	switch {
 	case u.bar != nil:
@@ -295,7 +292,7 @@ func (u *UI) end() {
 	u.bar, u.since = nil, time.Time{}
 }
 
-// Done removes the progress line, for good. Further calls do nothing.
+// Done removes the progress line, for good. It may be called again.
 func (u *UI) Done() {
 	u.mu.Lock()
 	u.end()
@@ -320,8 +317,8 @@ func (u *UI) Doing(what string) {
 	}
 }
 
-// Fetching makes o log to u and show its progress there. It returns the log, which has errors, or with verbose all
-// messages.
+// Fetching makes o log to u and show its progress there. It returns the log, which has errors, or with verbose
+// all messages.
 func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
 	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
 	return o.Log
@@ -335,5 +332,5 @@ func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// TimeOfDay returns the time with which messages of long-running commands begin.
+// TimeOfDay returns the current time as text, without the date.
 func TimeOfDay() string { return time.Now().Format(time.TimeOnly) }

@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// screen returns what a terminal shows after b was written to it, for the few sequences that
-// package show uses.
+// screen returns what a terminal shows after b was written to it, for the sequences that package show uses.
 func screen(t *testing.T, b string) string {
 	t.Helper()
 	lines := [][]rune{nil}
@@ -56,7 +55,6 @@ func screen(t *testing.T, b string) string {
 	return s.String()
 }
 
-// On a terminal there is one progress line, and at the end none.
 func TestTerminalHasOneProgressLine(t *testing.T) {
 	var b bytes.Buffer
 	u := &UI{w: &b, tty: true, stop: make(chan struct{})}
@@ -101,7 +99,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	shows("note: this is untested\na log line\n")
 }
 
-// Without a terminal progress is written as lines, few for many rounds; a quiet UI writes only notes.
+// Without a terminal progress is written as few lines; a quiet UI writes only notes.
 func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer
@@ -149,7 +147,6 @@ stage: verify
 	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
 }
 
-// rude is a report with a server's text, which has control characters.
 type rude struct{}
 
 func (rude) Table(w io.Writer) error {
@@ -157,7 +154,6 @@ func (rude) Table(w io.Writer) error {
 	return err
 }
 
-// Text from servers and guests cannot control a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
 	testkit.OK(t, Text(&b, rude{}.Table))
@@ -166,8 +162,7 @@ func TestServersWordsAreShownPlain(t *testing.T) {
 
 const rudeText = "a\x1b[31mb\x07c\u009b31md\u202egpj\u2028e\x7f"
 
-// A note shows text from a guest's set-up, or from a server's error, as one line without control
-// characters.
+// A note shows text from others as one line without control characters.
 func TestNotesArePlain(t *testing.T) {
 	type named string
 	for name, arg := range map[string]any{"string": rudeText, "error": errors.New(rudeText), "named": named(rudeText),
