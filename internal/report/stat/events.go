@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Bounds of events. A guest can cause any number of events, but they displace only kept events of its
-// own port.
+// Bounds of events. A guest can cause any number of events, but they displace only kept events of its own port.
 const (
 	portEvents  = 256 // kept events of each port
 	shownEvents = 512 // events that read returns
@@ -36,8 +35,8 @@ func (e *events) add(x Event) {
 	e.ports[x.Port] = append(list, x)
 }
 
-// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each. If there
-// are more events, it returns the last events of each port, with the same maximum for each port.
+// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each.
+// If there are more events, it returns the last events of each port, with the same maximum for each port.
 func (e *events) read() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// expositionType is the Content-Type of an exposition. All versions of Prometheus accept vnic's metric names, so no
-// name is escaped.
+// expositionType is the Content-Type of an exposition. Prometheus accepts vnic's metric names without escapes.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 // exposition collects samples, and writes them in Prometheus's text format, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format). The order is the order of
-// client_golang: families by name, labels by name, samples by the labels' values.
+// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), in client_golang's order:
+// families by name, labels by name, samples by the labels' values.
 type exposition struct {
 	families map[string]*family // by the metric's name
 }
@@ -33,8 +32,8 @@ type sample struct {
 	value  float64
 }
 
-// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names
-// in the same order. If two samples of a metric have the same label values, text writes only the first.
+// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same
+// names in the same order. If two samples of a metric have the same label values, text writes only the first.
 func (x *exposition) add(name, help string, value float64, labels ...string) *family {
 	f := x.families[name]
 	if f == nil {
@@ -77,7 +76,6 @@ func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum
 // summary is the kind of a family whose samples stay in their order.
 const summary = "summary"
 
-// text returns all families in the text format.
 func (x *exposition) text() []byte {
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(x.families)) {
@@ -112,6 +110,5 @@ func (f *family) append(b []byte) []byte {
 	return b
 }
 
-// number formats a number as client_golang does; NaN, +Inf and -Inf are valid in Prometheus's
-// format too.
+// number formats a number as client_golang does.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

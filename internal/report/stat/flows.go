@@ -22,8 +22,7 @@ type Flows struct {
 	More   int      `json:"-"`                // number of flows left out of List; none moved more than a flow in List
 }
 
-// Flow is one direction of a connection, or in general all packets with the same addresses, ports
-// and protocol.
+// Flow is one direction of a connection, or in general all packets with the same addresses, ports and protocol.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
 	From  string     `json:"from"`  // address and port; only the address if no port is known; "": not IP
@@ -52,8 +51,7 @@ type FlowSide struct {
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
-	// Held is how many tokens of payload in GPU memory the connection has not returned, as the guest's stack or agent
-	// reports; nil: unknown.
+	// Held is how many tokens of payload in GPU memory the connection has not returned; nil: unknown.
 	Held *int `json:"tokens_held,omitempty"`
 
 	// Only at the sender of a TCP flow: payload bytes that the receiver has not acknowledged, and the window in the
@@ -62,8 +60,7 @@ type FlowSide struct {
 	Window   *uint16 `json:"window,omitempty"`
 }
 
-// Others sums up the flows of one direction of a port whose rows were reused for new flows. They
-// are not in List.
+// Others sums up the flows of one direction of a port whose rows were reused for new flows.
 type Others struct {
 	Port    string `json:"port"`
 	TX      bool   `json:"tx"`
@@ -116,8 +113,8 @@ func (s *FlowSide) add(o *FlowSide) {
 	s.Rule = cmp.Or(s.Rule, o.Rule)
 }
 
-// moved returns the flow's payload bytes: the larger of the received and the sent sum, because not every receiver has
-// a NIC of vnic.
+// moved returns the flow's payload bytes: the larger of the received and the sent sum, because not every
+// receiver has a NIC of vnic.
 func (f *Flow) moved() uint64 {
 	var sums [2]uint64
 	for i, sides := range [][]FlowSide{f.RX, f.TX} {
@@ -128,16 +125,14 @@ func (f *Flow) moved() uint64 {
 	return max(sums[0], sums[1])
 }
 
-// worthARow reports whether tables show a flow: IP flows with payload, and TCP and UDP flows with packets that a
-// sender's port dropped.
+// worthARow reports whether tables show a flow.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
 
-// hasPorts reports whether the flow is TCP or UDP, so that a program may own it.
+// hasPorts reports whether the flow is TCP or UDP.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
-// portFlows are the flows that a port has counted.
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
@@ -160,9 +155,9 @@ type flowState struct {
 	peer  flows.Peer
 }
 
-// readFlows merges the flows that all ports have counted, and returns the flows that moved the largest numbers of
-// bytes: at most "most" of them, or all if most is 0. It returns nil if no port counts flows. It calls ask to get the
-// connections that hold tokens.
+// readFlows merges the flows that all ports have counted, and returns the flows that moved the largest numbers
+// of bytes: at most "most" of them, or all if most is 0. It returns nil if no port counts flows. It calls ask
+// to get the connections that hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -178,7 +173,7 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account merges the flows of ports, for readFlows. holders maps a port's name to the connections that hold tokens.
+// account merges the flows of ports. holders maps a port's name to the connections that hold tokens.
 func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Flows {
 	a := accounts{flows: map[splitter.Flow]*flowState{}}
 	all := &Flows{List: []Flow{}}
@@ -207,13 +202,11 @@ func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Fl
 	return all
 }
 
-// queueRow is a flow's row that a queue has counted.
 type queueRow struct {
 	queue *nic.QueueFlows
 	*flows.Row
 }
 
-// port adds the flows that a port has counted.
 func (a *accounts) port(p *portFlows) {
 	var rest [2]Others
 	var rows []queueRow
@@ -242,7 +235,6 @@ func (a *accounts) port(p *portFlows) {
 	}
 }
 
-// direction returns 0 for a receive queue, and 1 for a transmit queue.
 func direction(q *nic.QueueFlows) int {
 	if q.Tx {
 		return 1
@@ -250,13 +242,11 @@ func direction(q *nic.QueueFlows) int {
 	return 0
 }
 
-// reverse returns the flow in the opposite direction.
 func reverse(f splitter.Flow) splitter.Flow {
 	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
 	return f
 }
 
-// row adds a flow's row, which queue q of port p has counted.
 func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	f := a.flows[r.Flow]
 	if f == nil {
@@ -297,11 +287,9 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows limits the flows of a snapshot for clients that poll: a guest can make as many flows as the NIC has
-// rows.
+// shownFlows limits the flows of a snapshot: a guest can make as many flows as the NIC has rows.
 const shownFlows = 200
 
-// weighed is a flow with its moved bytes.
 type weighed struct {
 	key   splitter.Flow
 	moved uint64
@@ -313,8 +301,8 @@ func (w weighed) compare(o weighed) int {
 		cmp.Compare(o.key.DstPort, w.key.DstPort), cmp.Compare(o.key.Proto, w.key.Proto))
 }
 
-// largest returns the flows that moved the largest numbers of bytes, at most "most" of them, and
-// the number of other flows. wanted is nil if there are no others.
+// largest returns the flows that moved the largest numbers of bytes, at most "most" of them, and the number of
+// other flows. wanted is nil if there are no others.
 func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more int) {
 	sums := map[splitter.Flow][2]uint64{}
 	for i := range list {
@@ -389,8 +377,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	return proto, src.String(), dst.String()
 }
 
-// state returns the state of a TCP connection, derived from the flags of all its packets in one
-// direction.
+// state returns the state of a TCP connection, derived from the flags of all its packets in one direction.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

@@ -23,8 +23,8 @@ func FlowTable(w io.Writer, now *Flows) error {
 	return err
 }
 
-// flowRow is a row of the table of flows: for the sender and the receivers, the sums of their NICs' counters before
-// and now.
+// flowRow is a row of the table of flows: for the sender and the receivers, the sums of their NICs' counters
+// before and now.
 type flowRow struct {
 	*Flow
 	tx, rx [2]FlowSide
@@ -56,8 +56,8 @@ func (t *table) flowColumns() report.Columns[flowRow] {
 	}
 }
 
-// flowBytes returns the function for the cells of a counter: the sender's value, the receivers', or the larger of
-// both. A cell is "" if no NIC counted.
+// flowBytes returns the function for the cells of a counter: the sender's value, the receivers', or the larger
+// of both. A cell is "" if no NIC counted.
 func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
 	return func(r *flowRow) string {
 		var n [2]uint64
@@ -76,8 +76,8 @@ func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64
 	}
 }
 
-// drops lists the numbers of dropped packets by reason. If both ends counted a reason, it shows the
-// larger number.
+// drops lists the numbers of dropped packets by reason. If both ends counted a reason, it shows the larger
+// number.
 func (r *flowRow) drops() string {
 	drops := map[string]uint64{}
 	for _, counted := range []map[string]uint64{r.tx[1].Drops, r.rx[1].Drops} {
@@ -92,8 +92,8 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the table of the flows that moved most: with their bytes per second since before, or in total if before
-// is nil, and with all their drops.
+// flows adds the table of the flows that moved most: with their bytes per second since before, or in total if
+// before is nil, and with all their drops.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return
@@ -136,7 +136,6 @@ func (t *table) flows(before, now *Flows) {
 	}
 }
 
-// id returns a text that identifies the flow.
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
 // owner returns the prefix of a flow's address: the name of the port there, or, of several ports, their number.

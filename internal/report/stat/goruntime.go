@@ -15,7 +15,6 @@ type runtimeMetric struct {
 	sources    []string
 }
 
-// Names of package runtime/metrics.
 const (
 	heapObjects  = "/memory/classes/heap/objects:bytes"
 	heapUnused   = "/memory/classes/heap/unused:bytes"
@@ -87,7 +86,8 @@ func sourced(name, source string) runtimeMetric {
 	return runtimeMetric{name, help, []string{source}}
 }
 
-// collectGo adds the metrics of Go's runtime, with the names and helps of client_golang, so that its dashboards work.
+// collectGo adds the metrics of Go's runtime, with the names and helps of client_golang, so that its dashboards
+// work.
 func collectGo(x *exposition) {
 	x.add("go_info", "Information about the Go environment.", 1, "version", runtime.Version())
 	x.add("go_goroutines", "Number of goroutines that currently exist.", float64(runtime.NumGoroutine()))

@@ -24,7 +24,8 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is held.
+// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is
+// held.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
@@ -98,14 +99,13 @@ func (m *gpuMaps) look(p *lab.Port) {
 	}
 }
 
-// view is a GPU's memory, unit by unit.
 type view struct {
 	gpu   *lab.GPUMemory
-	size  uint64        // size of a unit, in bytes
+	size  uint64        // of a unit, in bytes
 	units []MemoryRange // without Off and Len; nil: look needs none
 }
 
-// ranges returns the map of the view, with adjacent equal units joined into one range.
+// ranges returns the map of the view, with adjacent equal units joined.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -173,8 +173,8 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds posted to the units that the queue has posted before, and returns all of them; nil
-// if there are none. The caller holds mu.
+// remember adds posted to the units that the queue has posted before, and returns all of them; nil if there are
+// none. The caller holds mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {

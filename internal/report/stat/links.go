@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// links reads the counters of a lab's links.
 type links struct {
 	ports []*lab.Port // the ports of machines whose links the lab describes
 	rated []*lab.Edge
@@ -38,8 +37,8 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the counters of the links, sorted by name. No counter decreases from one call to the next, although
-// read reads the ports' counters one after another while packets pass, and computes the length of headers from a mean.
+// read returns the counters of the links, sorted by name. No counter decreases from one call to the next,
+// although read is not atomic, and computes the length of headers from a mean.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {
@@ -68,7 +67,6 @@ func (x *links) read() (list []LabLink, scale *float64) {
 // mostLinks is how many links the table shows: the links with the longest busy time, or else the most bytes.
 const mostLinks = 8
 
-// linkRow is a row of the table of links.
 type linkRow struct {
 	before, now *LabLink
 	busy        float64 // seconds for which the link was busy between before and now
@@ -97,8 +95,8 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 	}
 }
 
-// carried formats the bytes that a link carried. Lab files give the rate of a memory in bytes, so
-// its cell is in bytes too, not in bits.
+// carried formats the bytes that a link carried. Lab files give the rate of a memory in bytes, so its cell is
+// in bytes too, not in bits.
 func (t *table) carried(r *linkRow, before, now uint64) string {
 	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
 		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
@@ -131,7 +129,7 @@ func (t *table) links(before, now *Snapshot) {
 	write(t, t.linkColumns(), rows[:min(len(rows), mostLinks)])
 }
 
-// linksTitle returns the line above the table: how slow the links are, and how many there are.
+// linksTitle returns the line above the table.
 func (s *Snapshot) linksTitle() string {
 	slow := ""
 	switch {

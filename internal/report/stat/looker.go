@@ -7,9 +7,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A buffer counts as held if its queue had posted it and no longer does, so the looker must read a ring before data
-// uses the buffers up. After a driver has set something up, the looker reads the port's rings looks times, lookPause
-// apart.
+// A buffer counts as held if its queue had posted it and no longer does, so the looker must read a ring before
+// data uses the buffers up: after ask it reads the port's rings looks times, lookPause apart.
 const (
 	looks     = 5
 	lookPause = 20 * time.Millisecond

@@ -56,8 +56,8 @@ func (o *observed) Changed(before, now *control.State) {
 	}
 }
 
-// added returns the elements that only the second of two lists has. Both are sorted by ID (control.State). It takes
-// linear time, because the caller holds a lock of the port.
+// added returns the elements that only the second of two lists has. Both are sorted by ID (control.State). It
+// takes linear time, because the caller holds a lock of the port.
 func added[T any](before, now []T, id func(*T) uint32) (list []T) {
 	k := 0
 	for i := range now {
@@ -126,7 +126,6 @@ func protoName(number uint8) string {
 	return fmt.Sprintf("ip %d", number)
 }
 
-// bindingText describes the memory and the queues of a binding.
 func bindingText(s *control.State, b *control.Binding) string {
 	what := "memory"
 	for _, f := range s.Buffers {
