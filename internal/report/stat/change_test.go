@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Change applies a change and returns its error; other requests are answered with a snapshot or an
-// error.
+// Change applies a change and returns its error; other requests are answered with a snapshot or an error.
 func TestChange(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{})
@@ -71,7 +70,6 @@ func answer(l net.Listener, says string) {
 	_, _ = io.WriteString(c, says)
 }
 
-// tell sends a line to the server, and returns the answer.
 func tell(t *testing.T, dir, line string) string {
 	c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 	defer c.Close()
@@ -81,10 +79,7 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// A client of another protocol version is refused by one line that names both versions, in a form
-// that a client of vnic 780d5150 prints, too: that client sends nothing to get a snapshot, prints the
-// error of a change, and reports an answer without a schema as one of another version. A client of the
-// same protocol is answered, whatever its vnic version.
+// vnic 780d5150 prints the refusal too: it sends nothing to get a snapshot, and prints the error of a change.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
@@ -114,9 +109,8 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A client refuses a server of another protocol version by one line that names both versions. A server
-// of vnic 780d5150 sends counters if it has not received the request in time, else an error that it does
-// not know the request.
+// A server of vnic 780d5150 sends counters if it has not received the request in time, else an error that it
+// does not know the request.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

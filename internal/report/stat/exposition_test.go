@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parsed returns the metric families that Prometheus's own parser reads from an exposition.
+// parsed returns the metric families that Prometheus's own parser reads.
 func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.LegacyValidation)
@@ -30,7 +30,6 @@ func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	return families
 }
 
-// written encodes families with Prometheus's own encoder.
 func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 	t.Helper()
 	var b strings.Builder
@@ -43,8 +42,7 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
 	const help = "Of \"b\", C:\\ and\nmore."
-	// These values sort differently with quotes than without, and contain everything that must be
-	// escaped.
+	// These values sort differently with quotes than without, and contain everything that must be escaped.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
@@ -85,8 +83,7 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	}
 }
 
-// Invalid UTF-8 is replaced, and a second sample with the same labels is left out: Prometheus
-// refuses a page with the former, and may drop a whole page with the latter.
+// Prometheus refuses a page with invalid UTF-8, and may drop one with two samples of the same labels.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
 	x.add("m", "", 1, "l", "a\xff\xfe")
@@ -96,7 +93,7 @@ func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	parsed(t, x.text())
 }
 
-// For any names and numbers the page has one family with one sample, of that value.
+// The page has one family with one sample, of the given value.
 func FuzzExposition(f *testing.F) {
 	f.Add("help", "port", "0", 1.0)
 	f.Add("a\\\nb", "\"} 1\nx 1", "\xff\\", math.Inf(-1))
@@ -117,8 +114,7 @@ func FuzzExposition(f *testing.F) {
 	})
 }
 
-// Prometheus's parser reads the whole page; the metrics of the process and of Go have plausible
-// values.
+// Prometheus's parser reads the whole page, and the values are plausible.
 func TestMetricsOfTheProcess(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fullAccounts returns flow accounts of the given number of ports, with all rows in use. Flow n has n
-// bytes; one port has counted the flow, as sent and as received.
+// fullAccounts returns flow accounts of the given number of ports, with all rows in use. Flow n has n bytes,
+// counted at one port as sent and as received.
 func fullAccounts(ports int) (list []portFlows) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for p := range ports {

@@ -72,7 +72,6 @@ func described() lab.Description {
 	return d
 }
 
-// read returns no smaller counters of a link than it has returned before.
 func TestLinksNeverGoBack(t *testing.T) {
 	l := testkit.Must(lab.Open(described(), lab.Options{}))(t)
 	defer l.Close()
@@ -92,7 +91,6 @@ func TestLinksNeverGoBack(t *testing.T) {
 	}
 }
 
-// A lab that was made from flags shows no links.
 func TestLinksThatNobodyDescribedAreNotShown(t *testing.T) {
 	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 4096), lab.Options{}))(t)
 	defer l.Close()

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on all of Linux's architectures but alpha and ia64.
+// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on amd64 and arm64.
 const userHZ = 100
 
 // collectProcess adds the metrics of this process, with the names and helps of Prometheus's client libraries
-// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc cannot
-// be read is left out.
+// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc
+// cannot be read is left out.
 func collectProcess(x *exposition) {
-	// proc_pid_stat(5), from the third field on: the second is the program's name in parentheses, which may contain any
-	// character.
+	// proc_pid_stat(5), from the third field on: the second is in parentheses, and may contain any character.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
@@ -49,8 +48,7 @@ func collectProcess(x *exposition) {
 	limit("Max open files", "process_max_fds", "Maximum number of open file descriptors.")
 	limit("Max address space", "process_virtual_memory_max_bytes",
 		"Maximum amount of virtual memory available in bytes.")
-	// The counters of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt:
-	// NUMBER...".
+	// The counters of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt: NUMBER...".
 	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
 	names, text, _ := strings.Cut(text, "\nIpExt:")
 	values, _, _ := strings.Cut(text, "\n")
@@ -68,7 +66,6 @@ func collectProcess(x *exposition) {
 	}
 }
 
-// procFile returns the text of a file of /proc; "" if it cannot be read.
 func procFile(file string) string {
 	b, _ := os.ReadFile(file)
 	return string(b)

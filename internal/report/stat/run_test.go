@@ -16,9 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A run's counters can be read from outside, from the socket and as metrics, and equal those in the
-// run's report.
-//
 // Invariant: vnic stat: Counters seen from outside equal the counters of the run's report.
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
@@ -98,8 +95,7 @@ func TestCountersOfARun(t *testing.T) {
 	}
 }
 
-// checkFlows checks that the first flow of a run moved size bytes from GPU memory to GPU memory,
-// with its rule.
+// checkFlows checks that the first flow of a run moved size bytes from GPU memory to GPU memory, with its rule.
 func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	t.Helper()
 	if f == nil || len(f.List) == 0 {
@@ -122,8 +118,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	}
 }
 
-// checkPage checks what a page shows beside counters: hardware, the use of memory, and events of
-// the set-up.
+// checkPage checks what a page shows beside counters: hardware, the use of memory, and events of the set-up.
 func checkPage(t *testing.T, p *stat.Page) {
 	t.Helper()
 	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
@@ -159,8 +154,6 @@ func checkPage(t *testing.T, p *stat.Page) {
 	}
 }
 
-// The flows of a run over lossy links have the losses of each connection.
-//
 // Invariant: vnic stat: Losses and retransmitted bytes are shown for each connection.
 func TestFlowsOfALossyRun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
@@ -178,8 +171,8 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
-// The number of tokens that a connection holds comes from its stack if that is in this process,
-// else from the guest's agent.
+// The number of tokens comes from the connection's stack if that is in this process, else from the guest's
+// agent.
 //
 // Invariant: vnic stat: The tokens that a connection holds are shown if its stack is vnic's.
 func TestTokensHeldAreTold(t *testing.T) {
@@ -227,9 +220,6 @@ func TestTokensHeldAreTold(t *testing.T) {
 	}
 }
 
-// In a run of a lab file the counters of links can be read from the socket and as metrics: they
-// equal what the NICs' queues moved.
-//
 // Invariant: vnic stat: Links are shown for a lab whose hardware is described, and agree with the
 // queues' counters.
 func TestLinksOfARun(t *testing.T) {

@@ -24,13 +24,12 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// maxClients is how many clients of the socket the server serves at a time. It closes further
-// connections without an answer.
+// maxClients is how many clients of the socket the server serves at a time.
 const maxClients = 32
 
 // Options of a Server.
 type Options struct {
-	Command string       // this process's command, such as "run", "boot" or "serve"
+	Command string       // such as "run", "boot" or "serve"
 	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
 	Log     *slog.Logger // nil: no log
 
@@ -40,7 +39,7 @@ type Options struct {
 	// true, then the file's directory, if that is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // time limit of a request, set by tests; 0: limits.LocalClient
+	patience time.Duration // of a request, set by tests; 0: limits.LocalClient
 }
 
 // Server shows this process's counters until Close.
@@ -54,9 +53,9 @@ type Server struct {
 	holders answers
 
 	dir        *os.File // the socket's directory; nil: there is no socket
-	path       string   // dir's name
+	path       string
 	listener   *net.UnixListener
-	unregister func()       // undoes atexit.Register, which removes the socket when a signal ends the process
+	unregister func()       // undoes atexit.Register
 	remove     func() error // from Options.Keep; nil: Close removes the socket
 	metrics    *httpserver.Server
 	wg         sync.WaitGroup
@@ -66,9 +65,9 @@ type Server struct {
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If it can make the socket
-// in no directory, Start logs that and continues without a socket. It returns an error only if o.Metrics is wrong, or
-// it cannot serve metrics.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If it cannot make
+// the socket, it logs that and continues without. It returns an error only if o.Metrics is wrong, or it cannot
+// serve metrics.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -92,8 +91,8 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// SetPorts sets the function that returns the ports to show; nil: none. Several goroutines may call ports at the same
-// time, once for each request, and also for a moment after another SetPorts.
+// SetPorts sets the function that returns the ports to show; nil: none. Several goroutines may call ports at
+// the same time, also for a moment after another SetPorts.
 func (s *Server) SetPorts(ports func() []Port) {
 	if ports == nil {
 		s.ports.Store(nil)
@@ -102,19 +101,17 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and all flows. It asks the guests which connections hold tokens, and
-// waits at most limits.Tokens for the answers.
+// Snapshot reads the counters of all ports, and all flows. It asks the guests which connections hold tokens,
+// and waits at most limits.Tokens for the answers.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
-// snapshot is Snapshot with at most "most" flows, the ones that moved the largest numbers of bytes;
-// 0: all.
+// snapshot is Snapshot with at most "most" flows, the ones that moved most bytes; 0: all.
 func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
 	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
 	return now
 }
 
-// counters reads the counters of all ports, and returns the ports too.
 func (s *Server) counters() (now *Snapshot, list []Port) {
 	if ports := s.ports.Load(); ports != nil {
 		list = (*ports)()
@@ -129,8 +126,7 @@ func (s *Server) counters() (now *Snapshot, list []Port) {
 	return now, list
 }
 
-// Last returns the Page of the moment when the lab ended; nil: the lab has not ended, or there was
-// none.
+// Last returns the Page of the moment when the lab ended; nil: the lab has not ended, or there was none.
 func (s *Server) Last() *Page { return s.last.Load() }
 
 // MetricsURL returns the URL of the metrics; "" if the server has none.
@@ -141,8 +137,7 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends the server, its socket, and the goroutines that serve clients. When it returns, they call no function of
-// SetPorts any more.
+// Close ends the server, its socket, and the goroutines that serve clients.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)
@@ -241,8 +236,7 @@ func (s *Server) accept() {
 	}
 }
 
-// enter registers a client, so that Close closes its connection; false: the server is closed or has
-// maxClients.
+// enter registers a client, so that Close closes its connection; false: the server is closed or has maxClients.
 func (s *Server) enter(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,8 +247,8 @@ func (s *Server) enter(c *net.UnixConn) bool {
 	return true
 }
 
-// answer reads a client's request and answers it. If the client sends nothing, or no message, it is refused as one
-// with another version of the protocol.
+// answer reads a client's request and answers it. A client that sends no message is refused as one with another
+// version of the protocol.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.opt.patience))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",
@@ -279,7 +273,6 @@ func (s *Server) answer(c *net.UnixConn) {
 	}
 }
 
-// set applies a change to the lab.
 func (s *Server) set(args json.RawMessage) error {
 	var text string
 	if err := json.Unmarshal(args, &text); err != nil {

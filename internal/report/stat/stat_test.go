@@ -86,9 +86,6 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 	}
 }
 
-// Clients that connect and never read do not keep other clients from being answered, unless there
-// are too many of them, and do not keep a server from closing.
-//
 // Invariant: vnic stat: A client that never reads keeps neither other clients from being answered
 // nor a vnic from ending.
 func TestClientThatNeverReads(t *testing.T) {
@@ -127,7 +124,6 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 }
 
-// Read returns an error for nonsense that a foreign server sends.
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
@@ -178,16 +174,14 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		testkit.ErrorIs(t, err, ErrNone)
 		_, err = Find(t.Context())
 		testkit.ErrorIs(t, err, ErrNone)
-		testkit.ErrorSays(t, err, why) // the client gets the reason
+		testkit.ErrorSays(t, err, why)
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)
 	}
 }
 
-// The socket of a killed process is removed; a socket with a listener stays, and so does one of a
-// living process, which may be about to listen.
-//
+// A socket of a living process stays even without a listener: the process may be about to listen.
 // Invariant: vnic stat: The socket of a killed vnic is removed.
 func TestStaleSocketsAreSwept(t *testing.T) {
 	dir := place(t)
@@ -300,18 +294,16 @@ func TestPageShowsTheCounters(t *testing.T) {
 	}
 }
 
-// More concurrent pages than the limit are refused, not queued.
 func TestPagesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/", pagesAtOnce, "too many at once: try again\n")
 }
 
-// More concurrent requests for metrics than the limit are refused, not queued.
 func TestScrapesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
 }
 
-// oneTooMany requests a page while the maximum is being answered: the request is refused with this
-// text; a later one is answered.
+// oneTooMany requests a page while the maximum is being answered: the request is refused with this text; a
+// later one is answered.
 func oneTooMany(t *testing.T, path string, most int, refusal string) {
 	t.Helper()
 	place(t)
@@ -408,7 +400,6 @@ new wire tx 0 0 bit/s
 	}
 }
 
-// A client is answered while ports come and go.
 func TestPortsComeAndGo(t *testing.T) {
 	place(t)
 	s := start(t, Options{})
@@ -436,8 +427,7 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// The number of calls that a sandbox has refused is in the JSON, the metrics and, if it is not 0, the
-// table; none of them mention a sandbox for a process without one.
+// Refusals of a sandbox are in the JSON, the metrics and, if there are any, the table.
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Table writes a table of counters: the rates per second between before and now, or, if before is
-// nil, the values since the process began. It leaves out queues that had no packet and dropped none.
+// Table writes a table of counters: the rates per second between before and now, or, if before is nil, the
+// values since the process began. It leaves out queues that had no packet and dropped none.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -49,11 +49,10 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	return err
 }
 
-// table collects the text of tables of counters.
 type table struct {
 	text    strings.Builder
-	seconds float64 // time between the two snapshots
-	bits    bool    // show counters of bytes as bits per second, as rates of links are given
+	seconds float64 // between the two snapshots
+	bits    bool    // show counters of bytes as bits per second
 }
 
 func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
@@ -75,8 +74,8 @@ func (t *table) amount() string {
 	return "BYTES"
 }
 
-// rate returns the growth of a counter per second. If the counter is smaller than before, it was
-// reset to 0 in between.
+// rate returns the growth of a counter per second. A counter that is smaller than before was reset to 0 in
+// between.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0
@@ -96,8 +95,7 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate formats n bits per second with three digits and an SI prefix, or as a whole number without a prefix:
-// "16.8 Mbit/s", "0 bit/s".
+// bitRate formats n bits per second with three digits and an SI prefix, or as a whole number without a prefix.
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
@@ -107,16 +105,16 @@ func bitRate(n float64) string {
 	return strconv.FormatFloat(n, 'f', digits, 64) + " " + prefix + "bit/s"
 }
 
-// portRow is a row of the table of ports: half of a queue pair, a direction of the port's link, or a reason for which
-// the link dropped packets. Rows of a link have fewer counters than rows of queues.
+// portRow is a row of the table of ports: half of a queue pair, a direction of the port's link, or a reason for
+// which the link dropped packets.
 type portRow struct {
 	port, queue, name string
 	before, now       Direction
 	shown             []string // headings of the counters to show in this row; nil: all
 }
 
-// portColumns returns the columns: port, queue, half of the queue pair, and the counters, with all bytes after the
-// packets.
+// portColumns returns the columns: port, queue, half of the queue pair, and the counters, with all bytes after
+// the packets.
 func (t *table) portColumns() report.Columns[portRow] {
 	list := report.Columns[portRow]{
 		{Title: "PORT", Text: func(r *portRow) string { return r.port }},

@@ -19,8 +19,8 @@ type watched struct {
 	looker *looker
 }
 
-// Watch makes s show all ports on a lab's switch, and the lab's links if it describes any, until the caller closes
-// the result. It is a lab.Service.
+// Watch makes s show all ports on a lab's switch, and the lab's links if it describes any, until the caller
+// closes the result. It is a lab.Service.
 func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	ports := map[wire.Port]*lab.Port{}
 	for _, p := range l.Ports() {
