@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes of links and addresses from now on. The channel receives one value for any
-// number of changes since the last receive. It is closed after stop, which waits for that, or after
-// an error of the socket.
+// Watch reports changes of links and addresses from now on. The channel receives one value for any number of
+// changes since the last receive. It is closed after stop, which waits for that, or after an error of the
+// socket.
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {
@@ -25,7 +25,6 @@ func subscribe() (*netlink.Conn, error) {
 	})
 }
 
-// watch reads changes from c until an error or stop. It owns c.
 func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	out := make(chan struct{}, 1)
 	go func() {
@@ -43,7 +42,7 @@ func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	}()
 	return out, func() {
 		_ = c.Close()
-		for range out { // until the goroutine has ended
+		for range out {
 		}
 	}
 }
