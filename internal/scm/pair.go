@@ -29,7 +29,7 @@ func pair(kind int) (a, b *net.UnixConn, err error) {
 	return a, b, nil
 }
 
-// Conn makes a connection from a descriptor, which it closes or takes over, also after an error.
+// Conn makes a connection from a descriptor, which it closes, also after an error.
 func Conn[C net.Conn](fd int) (c C, err error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()

@@ -30,7 +30,6 @@ func closed(fd int) bool {
 	return errors.Is(err, unix.EBADF)
 }
 
-// Close closes the received descriptors that were not taken, and descriptors above the limit are closed.
 func TestEveryDescriptorHasOneOwner(t *testing.T) {
 	fds := open(t, 5)
 	var d scm.FDs
