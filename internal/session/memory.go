@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Memory is the part of a GPU's memory that a guest uses: all of the memory or, if the GPU is a
-// NUMA node, a window: the pages that the guest has allocated from the node. Its methods read and
-// write this memory from the host, without the guest. Offsets count from the beginning of the part.
+// Memory is the part of a GPU's memory that a guest uses: all of the memory or, if the GPU is a NUMA node, a
+// window: the pages that the guest has allocated from the node. Its methods read and write this memory from the
+// host. Offsets count from the beginning of the part.
 type Memory struct {
 	Name   string // the guest's name, for messages
 	GPU    *gpumem.GPU
@@ -57,8 +57,8 @@ func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) 
 	return err
 }
 
-// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit
-// bytes, until each fails or ctx ends.
+// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit bytes, until
+// each fails or ctx ends.
 func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
 	f := func(b []byte) error {
 		if err := context.Cause(ctx); err != nil {
@@ -86,9 +86,8 @@ func withCopier(f func(c *dma.Copier) error) error {
 	return <-errc
 }
 
-// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB. pos is the position of a
-// piece in this range. Several workers, at most one for each processor, call f at the same time, until
-// one call fails or ctx ends.
+// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, until one call fails or ctx ends.
+// pos is the position of a piece in this range. Several goroutines call f at the same time.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
 	const share = 16 << 20 // bytes that a worker takes at a time
 	var next atomic.Uint64
@@ -146,8 +145,7 @@ func Pattern(seed uint64) Content {
 	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
-// each calls f with the first n bytes of c, in pieces of at most 1 MiB, until f fails or ctx ends. pos
-// is the position of a piece.
+// each calls f with the first n bytes of c, in pieces of at most 1 MiB, until f fails or ctx ends.
 func (c Content) each(ctx context.Context, n uint64, f func(b []byte, pos uint64) error) error {
 	b := make([]byte, min(n, 1<<20))
 	for pos := uint64(0); pos < n; pos += uint64(len(b)) {
@@ -171,7 +169,7 @@ func (c Content) SHA256(ctx context.Context, n uint64) (d [sha256.Size]byte, err
 	return d, err
 }
 
-// Fill writes to [off, off+n) the first n bytes of gen, in pieces of at most 1 MiB.
+// Fill writes the first n bytes of gen to [off, off+n).
 func (m *Memory) Fill(ctx context.Context, off, n uint64, gen Content) error {
 	return gen.each(ctx, n, func(b []byte, pos uint64) error { return m.Write(off+pos, b) })
 }
@@ -185,8 +183,8 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	})
 }
 
-// Differs compares the n bytes at off with the first n bytes of gen. It returns the position of the first byte that
-// differs, or n.
+// Differs compares the n bytes at off with the first n bytes of gen. It returns the position of the first byte
+// that differs, or n.
 func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
 	return m.FirstWrong(ctx, off, n, func(b []byte, pos uint64) int {
 		want := make([]byte, len(b))
@@ -202,8 +200,9 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 	})
 }
 
-// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how many bytes
-// of a piece at position pos are right before the first wrong one. Several workers call match at the same time.
+// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how
+// many bytes of a piece at position pos are right before the first wrong one. Several goroutines call match at
+// the same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

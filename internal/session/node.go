@@ -77,9 +77,8 @@ type Node struct {
 	near *transfer.Node // for a guest in this process: the Node in Ops, if Close closes it; else nil
 }
 
-// Take makes the guest start its driver and its network stack on the NIC. A guest in this process
-// drives the NIC over a vhost-user socket, as QEMU does. first is a Node on which Take has been
-// called for the same NIC, or nil; in this process n shares the stack of first.
+// Take makes the guest start its driver and its network stack on the NIC. first is a Node on which Take has
+// been called for the same NIC, or nil; in this process n shares the stack of first.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
 	case n.QEMU != nil:
@@ -107,8 +106,8 @@ func (n *Node) Close() error {
 	return n.near.Close()
 }
 
-// inProcess starts a driver and a stack in this process as a guest, which drives the NIC over a
-// vhost-user socket, as QEMU does. The caller closes the Node.
+// inProcess starts a driver and a stack in this process as a guest, which drives the NIC over a vhost-user
+// socket. The caller closes the Node.
 func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	n, err := c.Port.InProcess(driver.Options{QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Log: c.Log})
 	if err != nil {
@@ -121,8 +120,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU start its driver and its network stack on a NIC. If the GPU is a NUMA
-// node, window lists where in the GPU's memory the pages lie that the guest has allocated.
+// setup makes a guest in QEMU start its driver and its network stack on a NIC. If the GPU is a NUMA node,
+// window lists where in the GPU's memory the guest's pages lie.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -146,8 +145,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate asks a guest's agent for the names of these NICs. A NIC's name is its interface's name if
-// Linux drives the NIC during the run (Model.Kernel), else its PCI address.
+// Locate asks a guest's agent for the names of these NICs: the interface's name if Linux drives the NIC during
+// the run (Model.Kernel), else the PCI address.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {

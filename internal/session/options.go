@@ -22,7 +22,7 @@ type Options struct {
 	lab.Impairment
 	lab.NICOptions // for all NICs
 
-	Guests    int          // number of guests, 1 to MaxGuests; with a Lab: only its first ones, 0 for all
+	Guests    int          // 1 to MaxGuests; with a Lab: only its first ones, 0 for all
 	NIC       []string     // the models of the guests' NICs, by guest; further guests have the last model
 	Lab       *labfile.Lab // describes the guests; nil: each guest has one NIC and one GPU
 	Family    int          // 4 or 6
@@ -35,7 +35,7 @@ type Options struct {
 	Windows   []uint64 // overrides Window for the first guests, one value a guest
 	Bind      int      // how many receive queues of a NIC the guest binds to GPU memory; 0: 1
 
-	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy, one after the other
+	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy
 	Progress func(mode string, done, total uint64) // called with the bytes that a mode has moved; may be nil
 
 	Servers []Server          // run as further guests
@@ -44,8 +44,7 @@ type Options struct {
 	Hook func(*Set) // tests: called with the Set before its guests boot
 }
 
-// Server describes a guest without a GPU, whose kernel drives its NIC. It serves the other guests,
-// or checks what they did. It always runs in QEMU.
+// Server describes a guest without a GPU, whose kernel drives its NIC. It runs in QEMU.
 type Server struct {
 	Name    string
 	Model   string   // of its NIC
@@ -53,7 +52,6 @@ type Server struct {
 	Disks   []qemu.Disk
 }
 
-// serverRAM is the RAM of each Server's guest, in bytes.
 const serverRAM = 384 << 20
 
 // MaxGuests is the largest number of guests of a command.
@@ -65,8 +63,7 @@ func Defaults() Options {
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig returns the configuration of a command's broker, the process outside of the sandbox:
-// it passes commands to the QEMUs' monitors, and opens connections for the gateway.
+// BrokerConfig returns the configuration of a command's broker, the process outside of the sandbox.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -80,7 +77,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 // noPorts is the default of the gateway's flag for ports of this machine: guests reach none of them.
 const noPorts = "none"
 
-// services returns the services that the options add to the lab: the gateway, if the user has enabled it.
+// services returns the services that the options add to the lab.
 func (o *Options) services() ([]lab.Service, error) {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil, nil
@@ -112,7 +109,7 @@ func (o *Options) GatewayAddr() netip.Addr {
 	return v4.Addr()
 }
 
-// OnHost reports whether host is this machine, which guests reach at the gateway's address.
+// OnHost reports whether host is this machine.
 func OnHost(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
@@ -127,15 +124,15 @@ func (o *Options) gateways() []netip.Addr {
 	return []netip.Addr{o.GatewayAddr()}
 }
 
-// Show passes the progress of a mode, in bytes, to Progress, if Progress is set.
+// Show passes the progress of a mode, in bytes, to Progress, if that is set.
 func (o *Options) Show(mode string, done, total uint64) {
 	if o.Progress != nil {
 		o.Progress(mode, done, total)
 	}
 }
 
-// LinkLoss returns transfer.LinkLoss if links with this impairment, or a lab's links (nil: there is no lab file), may
-// lose segments, else transfer.NoLoss.
+// LinkLoss returns transfer.LinkLoss if links with this impairment, or a lab's links (nil: there is no lab
+// file), may lose segments, else transfer.NoLoss.
 func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	if i.Lossy() || l.MayLose() {
 		return transfer.LinkLoss
@@ -143,7 +140,6 @@ func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	return transfer.NoLoss
 }
 
-// window returns how many bytes of its GPU's memory guest i needs.
 func (o *Options) window(i int) uint64 {
 	if i < len(o.Windows) {
 		return o.Windows[i]
@@ -153,7 +149,6 @@ func (o *Options) window(i int) uint64 {
 
 func (o *Options) bind() int { return max(1, o.Bind) }
 
-// model returns the model of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
 // Describe returns the description of the lab, with the Servers after the other guests.
@@ -192,8 +187,8 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	return d, nil
 }
 
-// enough returns an error if this machine's memory does not suffice for all guests. With a Lab it
-// checks nothing: the command that read the lab file has done so.
+// enough returns an error if this machine's memory does not suffice for all guests. With a Lab it checks
+// nothing.
 func (o *Options) enough() error {
 	each := o.GPUMemory
 	if !o.InProc {
@@ -209,7 +204,6 @@ func (o *Options) enough() error {
 	return nil
 }
 
-// addServers appends the Servers to the guests of d.
 func (o *Options) addServers(d *lab.Description) {
 	for _, s := range o.Servers {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
@@ -217,8 +211,7 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use. It
-// is for commands with one guest.
+// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err

@@ -29,7 +29,8 @@ func (p *Place) Add(now, before control.DirCounters) {
 	p.Bounced += now.BouncedBytes - before.BouncedBytes
 }
 
-// Where is the Place of a connection's payload, retransmissions included, and the number of retransmitted bytes.
+// Where is the Place of a connection's payload, retransmissions included, and the number of retransmitted
+// bytes.
 type Where struct {
 	Place
 	Retransmitted uint64 `json:"retransmitted"` // bytes, which Device and Host include
@@ -44,23 +45,22 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload returns the sum of the payload in all kinds of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done returns true, for a limited time. done reports whether the NICs' workers
-// have counted all that they delivered: a worker counts a packet after it has delivered it.
+// Settle waits until done returns true, for a limited time. A NIC's worker counts a packet after it has
+// delivered it.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Traffic is the payload that a guest's NIC sends and receives during a measurement, retransmissions included.
+// Traffic is the payload that a guest's NIC sends and receives, retransmissions included.
 type Traffic struct {
 	TX Place `json:"tx"`
 	RX Place `json:"rx"`
 }
 
-// Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The
-// pool is at offset 0 of the guest's GPU memory; the NIC puts received packets there. The data lies
-// behind the pool.
+// Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The pool is at
+// offset 0 of the guest's GPU memory; the data lies behind it.
 const Pool = 16 << 20
 
 // Poison is the value of every byte of GPU memory to which no data has been written yet.
@@ -83,7 +83,8 @@ func (s *Set) Head() Head {
 	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
 }
 
-// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds together.
+// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds
+// together.
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
@@ -101,9 +102,9 @@ type Moved struct {
 	cpu float64 // the guest's CPU time so far, in seconds
 }
 
-// Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
-// the round's cost in the guest. If send is true, the guest sends the data, else it receives them. Meter waits (Settle)
-// until the guest's NIC has counted as many bytes of payload, and adds the payload of all connections to m.
+// Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and its cost
+// in the guest. If send is true, the guest sends the data, else it receives them. Meter waits (Settle) until
+// the guest's NIC has counted as many bytes of payload, and adds all payload that the NIC has counted.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
 	before, _ := n.Port.NIC().PortCounters()
 	round, cost, err := f()
@@ -129,9 +130,8 @@ func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, 
 	return nil
 }
 
-// Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the
-// position of the first byte that differs from the bytes that gen makes, or n if no byte differs or
-// gen is nil.
+// Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the position of
+// the first byte that differs from gen's, or n if no byte differs or gen is nil.
 func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen Content) (uint64, error) {
 	d, err := g.SHA256(ctx, Pool, n)
 	if err != nil {
@@ -163,9 +163,8 @@ func (m *Moved) LookedShare() float64 {
 	return float64(m.Looked) / float64(m.Bytes)
 }
 
-// Misplaced lists findings about payload that was in another memory than the mode requires. place
-// is the memory in which the NIC saw the data; hostCame is true if bytes arrived in host memory
-// that should have arrived in GPU memory.
+// Misplaced lists findings about payload that was in another memory than the mode requires. place is the memory
+// in which the NIC saw the data; hostCame: bytes arrived in host memory that should have arrived in GPU memory.
 func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f report.Findings) {
 	direct := mode == transfer.Devmem
 	f.If(direct && p2p && place.Device < m.Bytes, "%d bytes of payload, and device memory saw %d", m.Bytes, place.Device)

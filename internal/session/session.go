@@ -1,12 +1,6 @@
-// Package session boots the guests of a command, in QEMU or in this process, and makes each guest
-// start a driver and a network stack on its NICs: the guest takes them. Each NIC that the command
-// uses gets a transfer.Node, which moves data in the guest at the command's request.
-//
-// The package has what all commands with guests share: it finds the images that guests boot from,
-// starts the guests behind the sandbox, finds a guest's NICs in the guest by their MACs, computes how
-// much of a GPU's memory a guest can use and where in the GPU that part lies, and finds the guest that
-// caused an error by ending. `vnic run` uses a [Session] directly; a [Set] is for commands that request
-// the same of every guest.
+// Package session boots the guests of a command, in QEMU or in this process, and makes each guest start a
+// driver and a network stack on its NICs: the guest takes them. It has what all commands with guests share.
+// `vnic run` uses a [Session] directly; a [Set] is for commands that request the same of every guest.
 package session
 
 import (
@@ -49,9 +43,9 @@ type Common struct {
 
 	Timeout time.Duration // the command ends after it, with a *limit.Error; 0: no limit
 
-	// Confine restricts this process to its sandbox. With guests in QEMU a Session calls it when all QEMUs have started,
-	// before this process accepts a connection of their devices; with InProc at the end of Setup. From then on Broker
-	// does for the process what the sandbox forbids. Both or neither may be nil.
+	// Confine restricts this process to its sandbox. With guests in QEMU a Session calls it when all QEMUs have
+	// started; with InProc at the end of Setup. From then on Broker does for the process what the sandbox forbids.
+	// Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
 }
@@ -94,9 +88,9 @@ func (o *Common) Tell(format string, args ...any) {
 type World struct {
 	Lab    lab.Description
 	Guests []BootConfig // of the lab's first machines; this process drives the NICs of further machines
-	// Models are the device models of the NICs of guests in QEMU; Modules are the kernel modules that
-	// these guests load besides the modules that a NIC's model needs. With Interfaces, a guest also
-	// loads Linux's drivers of its NICs, so that Locate can find each NIC by its MAC address.
+	// Models are the device models of the NICs of guests in QEMU; Modules are further kernel modules that these
+	// guests load. With Interfaces, a guest also loads Linux's drivers of its NICs, so that Locate can find each
+	// NIC by its MAC address.
 	Models     []string
 	Modules    []string
 	Interfaces bool
@@ -109,8 +103,7 @@ type World struct {
 	// Started is called when a guest has booted, with a context that ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
 	During  string // for the message about a guest that ended: when it ended; "": "in the middle of the run"
-	// Keep makes a file of this name that outlives the run. It returns a nil file if the user keeps
-	// none. If Keep is nil, the command keeps nothing.
+	// Keep makes a file of this name that outlives the run, or returns nil if the user keeps none. It may be nil.
 	Keep func(name string) (*os.File, error)
 }
 
@@ -122,12 +115,12 @@ type BootConfig struct {
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
 	Load      func(*machine.Images) []string // the Images' kernel modules that the guest loads; nil: all
-	// Complete sets further fields of the Config. The function done that it returns is called when the guest has booted
-	// or failed to. Complete may be nil.
+	// Complete sets further fields of the Config. done is called when the guest has booted or failed to. Complete
+	// may be nil.
 	Complete func(*machine.Config) (done func(), err error)
 }
 
-// Session is a lab and its guests. Open fetches the images that they boot from; Close ends them.
+// Session is a lab and its guests.
 type Session struct {
 	Lab    *lab.Lab
 	Guests []*Guest
@@ -172,8 +165,9 @@ func (i *Info) String() string {
 	return fmt.Sprintf("%s %s (%s), kernel %s, booted in %.1f s", i.Guest, i.QEMU, i.Accel, i.Kernel, i.BootSeconds)
 }
 
-// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. If it returns no
-// error, the caller closes the Session; if it returns one, it has closed everything that it had opened.
+// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. If it
+// returns no error, the caller closes the Session; if it returns one, it has closed everything that it had
+// opened.
 func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	s = &Session{opt: o, world: w, stop: func() {}}
 	defer func() {
@@ -231,7 +225,6 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	return s, nil
 }
 
-// title returns the guest's name in messages to users.
 func (g *Guest) title() string { return cmp.Or(g.boot.Title, "guest "+g.Name) }
 
 // Boot boots all guests at the same time: stage boot. If one fails, Boot ends the others.
@@ -317,9 +310,8 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	return err
 }
 
-// Setup calls f for each guest, within a limit, to make the guest take its NICs: stage setup. If
-// all guests are in this process, Setup then calls Confine; for guests in QEMU the broker.Gate has
-// called it during Boot.
+// Setup calls f for each guest, within a limit, to make the guest take its NICs: stage setup. If all guests are
+// in this process, Setup then calls Confine.
 func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
 	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
 		return err
@@ -334,8 +326,9 @@ func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context
 	return err
 }
 
-// Each calls f for all elements of list at the same time, each call within a limit; 0 is no limit. The first error
-// cancels the other calls. Each returns all errors, except of cancelled calls, each with the title of its element.
+// Each calls f for all elements of list at the same time, each call within a limit; 0 is no limit. The first
+// error cancels the other calls. Each returns all errors, except of cancelled calls, each with the title of its
+// element.
 func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
 	f func(context.Context, T) error) error {
 	outer := ctx
@@ -376,7 +369,8 @@ func Within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return err
 }
 
-// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call OnClose before Close.
+// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call OnClose before
+// Close.
 func (s *Session) OnClose(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,8 +382,8 @@ func (s *Session) Gone() bool {
 	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
 }
 
-// Blame returns the cause of an error, if there is one: ctx was cancelled, or a guest has ended.
-// Else it returns err.
+// Blame returns the cause of an error, if there is one: ctx was cancelled, or a guest has ended. Else it
+// returns err.
 func (s *Session) Blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
