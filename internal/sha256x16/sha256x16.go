@@ -1,10 +1,8 @@
 // Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
-// registers: on one core this can be nearly twice as fast as crypto/sha256 with the processor's SHA instructions.
+// registers.
 //
-// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
-// a time uses a State; the package allocates nothing. Write checks that the bytes lie in its slice, and the assembly
-// reads only these; a memory fault there panics as in Go code (see dma.Recover). If Available is false, Write panics:
-// use crypto/sha256.
+// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One
+// goroutine at a time uses a State. If Available is false, Write panics: use crypto/sha256.
 //
 // The package is not API (README, Stability).
 package sha256x16
@@ -61,7 +59,8 @@ func (s *State) Reset() {
 	s.n = 0
 }
 
-// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n].
+// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n]. It panics if they are
+// not in b.
 func (s *State) Write(b []byte, stride, n int) {
 	if !Available || n < 0 || n%blockLen != 0 || stride < 0 || stride > len(b)/(Lanes-1) ||
 		n > len(b)-(Lanes-1)*stride {
