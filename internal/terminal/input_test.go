@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends a Read that waits. The file stays open, and no input is lost.
+// Close ends a Read that waits, and loses no input.
 func TestInputCanBeEnded(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)

@@ -21,16 +21,15 @@ const Lost = "more than 1 MiB was typed that the guest has not taken: the rest i
 // MaxKeys is the maximum number of typed bytes that Keys keeps until they are read.
 const MaxKeys = 1 << 20
 
-// Actions are functions that Keys calls. Its goroutine that reads the terminal calls them, so they must not wait for
-// that goroutine.
+// Actions are functions that Keys calls, on its goroutine that reads the terminal.
 type Actions struct {
 	Leave func() // for Ctrl-] q; Keys reads nothing more
 	Help  func() // for Ctrl-] ?
 	Lost  func() // once, when more than MaxKeys typed bytes wait to be read
 }
 
-// Keys reads a terminal from NewKeys on, and keeps typed bytes, at most MaxKeys, until Read returns them: so an escape
-// works even while no call of Read takes bytes, as when a guest boots or hangs.
+// Keys reads a terminal, and keeps typed bytes, at most MaxKeys, until Read returns them: so an escape works
+// even while nobody calls Read.
 type Keys struct {
 	in      io.ReadCloser
 	actions Actions
@@ -72,8 +71,8 @@ func (k *Keys) pump() {
 	}
 }
 
-// escapes carries out the escapes in b, and returns the other bytes, which are for the guest. If the user leaves, left
-// is true, and the rest of b is dropped.
+// escapes carries out the escapes in b, and returns the other bytes. If the user leaves, left is true, and the
+// rest of b is dropped.
 func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	for _, c := range b {
 		switch {

@@ -66,7 +66,6 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// Keys keeps bytes that are typed before a Read, and acts on an escape after them.
 func TestKeysTypedAheadAreKept(t *testing.T) {
 	left := make(chan bool)
 	k, w := typed(t, Actions{Leave: func() { close(left) }})
@@ -75,7 +74,6 @@ func TestKeysTypedAheadAreKept(t *testing.T) {
 	testkit.Equal(t, "read later", string(testkit.Must(io.ReadAll(k))(t)), "typed ahead")
 }
 
-// For a guest that reads no keys, Keys buffers at most MaxKeys bytes, and the user can still leave the guest.
 func TestKeysHaveABound(t *testing.T) {
 	left, lost := make(chan bool), 0
 	k, w := typed(t, Actions{Leave: func() { close(left) }, Lost: func() { lost++ }})

@@ -1,9 +1,8 @@
-// Package terminal gives a program in a guest the streams of this process: its standard input, until Close, and its
-// terminal if it has one.
+// Package terminal gives a program in a guest the standard input of this process, and its terminal if it has
+// one.
 //
-// A command takes the terminal when it begins, long before the guest's program starts: keys that are typed meanwhile
-// are not echoed between this process's messages, and are kept for the program, at most MaxKeys bytes. An escape,
-// Ctrl-] q, leaves a guest that does not answer.
+// A command takes the terminal long before the guest's program starts: keys that are typed meanwhile are not
+// echoed, and are kept for the program.
 package terminal
 
 import (
@@ -34,10 +33,9 @@ type Terminal struct {
 	once    sync.Once
 }
 
-// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is the
-// terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. If Take can set the
-// terminal's mode, the terminal echoes nothing until Start, and its keys for signals still cause signals. The caller
-// closes the Terminal.
+// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is
+// the terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. If Take
+// can set the terminal's mode, the terminal echoes nothing until Start. The caller closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -93,8 +91,8 @@ func rawMode(old *unix.Termios) *unix.Termios {
 	return &raw
 }
 
-// hold sets the terminal's mode to waiting, until close sets it back to old, and follows the terminal's size. program
-// is the mode from Start on. hold returns false if it could not set the mode.
+// hold sets the terminal's mode to waiting, until close sets it back to old, and follows the terminal's size.
+// program is the mode from Start on. hold returns false if it could not set the mode.
 func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.TTY = program != old
 	if !t.set(waiting) {
@@ -121,15 +119,15 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	return true
 }
 
-// foreground reports whether this process is in the terminal's foreground process group: the kernel stops a process of
-// another group that sets the mode (SIGTTOU).
+// foreground reports whether this process is in the terminal's foreground process group: the kernel stops a
+// process of another group that sets the mode (SIGTTOU).
 func (t *Terminal) foreground() bool {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	return err == nil && group == t.group
 }
 
-// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process is in
-// the foreground by now, as in a pipeline, set leaves the mode unchanged and returns false.
+// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process
+// is in the foreground, as in a pipeline, set leaves the mode unchanged and returns false.
 func (t *Terminal) set(mode *unix.Termios) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,16 +142,14 @@ func (t *Terminal) apply() bool {
 	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // TCSETS keeps typed bytes
 }
 
-// again sets the terminal to the mode that it had before this process was stopped, because a shell has changed the mode
-// meanwhile.
+// again sets the terminal's mode after a stop of this process, because a shell has changed it meanwhile.
 func (t *Terminal) again() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.apply()
 }
 
-// follow sends the terminal's size to Resize after each signal, and sets the mode anew when this process continues
-// after a stop (SIGCONT).
+// follow sends the terminal's size to Resize after each signal, and sets the mode anew after a stop (SIGCONT).
 func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	for {
 		select {
@@ -172,7 +168,7 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	}
 }
 
-// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and other lines
+// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and lines
 // that are written to the terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {

@@ -32,8 +32,7 @@ func mode(t *testing.T, f *os.File) unix.Termios {
 	return *testkit.Must(unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS))(t)
 }
 
-// From Take to Start the terminal echoes and loses no typed key, lines begin at the left, and Ctrl-C is a signal. From
-// Start on the program gets all keys. At the end the terminal has its earlier settings.
+// From Take to Start the terminal echoes and loses no typed key; from Start on the program gets all keys.
 func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)
