@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// T has the methods of a test that the checks need. *testing.T, *testing.B, *testing.F, *rapid.T
-// and others implement it.
+// T has the methods of a test that the checks need. *testing.T, *testing.B, *testing.F and *rapid.T implement
+// it.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -22,8 +22,8 @@ func OK(t T, err error) {
 	}
 }
 
-// Must handles the results of a call that returns a value and an error: the returned function ends the
-// test if there is an error, otherwise it returns the value. f := testkit.Must(os.Open(name))(t)
+// Must handles the results of a call: the returned function ends the test if there is an error, otherwise it
+// returns the value. f := testkit.Must(os.Open(name))(t)
 func Must[V any](v V, err error) func(T) V {
 	return func(t T) V {
 		t.Helper()
@@ -42,8 +42,8 @@ func ErrorSays(t T, err error, parts ...string) {
 	}
 }
 
-// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if
-// given, is a format and its arguments, and describes the call.
+// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if given, is a
+// format and its arguments, and describes the call.
 func ErrorIs(t T, err, target error, what ...any) {
 	if errors.Is(err, target) {
 		return
@@ -56,7 +56,7 @@ func ErrorIs(t T, err, target error, what ...any) {
 	t.Errorf("%s: %v, want %v", done, err, target)
 }
 
-// NoError fails the test, without ending it, if err is not nil: OK for other goroutines.
+// NoError fails the test, without ending it, if err is not nil.
 func NoError(t T, err error) {
 	if err != nil {
 		t.Helper()

@@ -41,7 +41,7 @@ func Memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// Eventually polls f until f returns true, and fails the test if f does not within Patience. what
+// Eventually polls f until it returns true, and fails the test if that takes longer than Patience. what
 // describes the condition.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
@@ -58,8 +58,7 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests, because a test's program lies
-// outside of the checkout.
+// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests.
 func Source(t testing.TB) {
 	t.Helper()
 	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {
