@@ -9,11 +9,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// held are tokens that a receiver keeps although an engine has copied their fragments to the
-// destination, to exhaust a page pool on purpose.
+// held are tokens that a receiver keeps, to exhaust a page pool on purpose.
 type held struct {
 	limit uint64        // the most tokens to hold; 0: none
-	wait  time.Duration // the time without data after which all tokens are returned; 0: never
+	wait  time.Duration // time without data after which all tokens are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
@@ -61,8 +60,7 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled returns all held tokens to the connection if err is a passed deadline. If there were any, take
-// keeps no tokens afterwards. The bool reports whether err was a passed deadline.
+// stalled returns all held tokens to the connection if err is a passed deadline, and reports whether it is.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil

@@ -21,7 +21,6 @@ type host struct {
 	nodes map[int]*Node // under mu
 }
 
-// first is the first Node of a NIC, which opened it.
 type first struct {
 	*Node
 	found SetupResult
@@ -48,14 +47,13 @@ func (h *host) set(number int, n *Node) {
 	}
 }
 
-// Ops registers the operations with the agent of this process. All operations share one host.
+// Ops registers the operations with the agent of this process.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)
 	}
 }
 
-// ops returns all operations by name.
 func (h *host) ops() map[string]agent.Op {
 	all := map[string]agent.Op{setupName: agent.Decoded(h.setUp), closeName: agent.Decoded(h.closeNode)}
 	for name, op := range served {

@@ -47,15 +47,14 @@ type SourceInfo struct {
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
 	Tensors []loader.Tensor `json:"tensors,omitempty"` // the first ones, as many as fit into a message
-	Count   int             `json:"count,omitempty"`   // the number of tensors
+	Count   int             `json:"count,omitempty"`   // of all tensors
 	Data    uint64          `json:"data,omitempty"`    // offset in the file at which the tensors begin
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
-	// If Records is not 0, it is the size of a record, in bytes, and Load reads the records of the file
-	// in batches, until the file's end. Otherwise it reads [Off, Off+Len) of the file to offset Mem of
-	// Source.Data.
+	// If Records is not 0, it is the size of a record, in bytes, and Load reads the file's records in batches.
+	// Otherwise it reads [Off, Off+Len) of the file to offset Mem of Source.Data.
 	Records uint64        `json:"records,omitempty"`
 	Batch   uint64        `json:"batch,omitempty"` // records per batch
 	Depth   int           `json:"depth,omitempty"` // batches read ahead
@@ -75,7 +74,6 @@ type LoadResult struct {
 	Cost
 }
 
-// source is a Node's open file.
 type source struct {
 	*loader.Object
 	data    devmem.Buffer
@@ -120,8 +118,8 @@ func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err e
 	return info, nil
 }
 
-// maxListed bounds the list of tensors in a message, in bytes: a line of the results channel has at
-// most 1 MiB (agent.MaxLine), and JSON encodes a byte as at most six.
+// maxListed bounds the list of tensors in a message, in bytes: a line of the results channel has at most 1 MiB
+// (agent.MaxLine), and JSON encodes a byte as at most six.
 const maxListed = 128 << 10
 
 // listed returns the first tensors, as many as fit into a message.
@@ -135,8 +133,8 @@ func listed(list []loader.Tensor) []loader.Tensor {
 	return list
 }
 
-// resolver returns a function that resolves a host name: by s.Hosts, else as a literal address, else
-// by DNS over TCP.
+// resolver returns a function that resolves a host name: by s.Hosts, else as a literal address, else by DNS
+// over TCP.
 func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
 	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		err := error(syscall.EHOSTUNREACH)
@@ -161,8 +159,7 @@ func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]net
 	}
 }
 
-// Load reads the open Source, or a part of it, into the GPU's memory. It ends early when ctx ends or
-// CloseSource is called.
+// Load reads the open Source, or a part of it, into the GPU's memory.
 func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	n.opening.Lock()
 	s := n.source

@@ -25,8 +25,8 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// MemoryODP is memory on demand: memory of a guest's program that is not pinned. A page is in RAM
-// or, if the GPU's driver has moved it, private to a GPU. The NIC requests each page when it needs it.
+// MemoryODP is memory on demand: memory of a guest's program that is not pinned. A page is in RAM or, if the
+// GPU's driver has moved it, private to a GPU. The NIC requests each page when it needs it.
 const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU while transfers run.
@@ -43,9 +43,9 @@ type ODPStats struct {
 	Touched uint64 `json:"touched"` // pages moved to RAM because the program, or the NIC's request, touched them
 	Private uint64 `json:"private"` // pages now in the GPU
 
-	Invalidations uint64   `json:"invalidations"` // invalidations that the GPU's driver reported to the NIC
-	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not use
-	Refused       uint64   `json:"refused"`       // invalidations that failed because the driver was not allowed to wait
+	Invalidations uint64   `json:"invalidations"` // that the GPU's driver reported to the NIC
+	Untold        uint64   `json:"untold"`        // of pages that the NIC did not use
+	Refused       uint64   `json:"refused"`       // failed, because the driver was not allowed to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
@@ -57,7 +57,7 @@ type ODPStats struct {
 
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // page requests that the program has answered
-	Late     uint64 `json:"late"`     // part of Requests: requests that the program has answered too late
+	Late     uint64 `json:"late"`     // part of Requests: answered too late
 	Errno    uint16 `json:"errno"`    // the driver's last error for a page
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
@@ -80,8 +80,8 @@ type onDemand struct {
 	moved chan error
 }
 
-// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver. Without
-// r.Owner it registers no buffer of GPU memory with the NIC: the NIC requests each page when it needs it.
+// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver. Without r.Owner it
+// registers no buffer of GPU memory with the NIC.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -149,8 +149,8 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	return all, nil
 }
 
-// serve starts another process, whose memory the memory on demand is. It also allocates and
-// registers as much pinned GPU memory, which queue pairs still use after that process is gone.
+// serve starts the owner process. It also allocates and registers as much pinned GPU memory, which queue pairs
+// can still use after that process is gone.
 func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
 	var id uint32
 	var err error
@@ -196,11 +196,10 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close ends the storm, the page server and the owner process, and frees the memory. The caller closes
-// the memory regions before.
+// close ends the storm, the page server and the owner process, and frees the memory. The memory regions must be
+// closed before.
 func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
-// odp returns the open memory on demand, or an error.
 func (n *Node) odp(what string) (*onDemand, error) {
 	e, err := n.rdmaOf(what)
 	if err != nil {
@@ -212,8 +211,8 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm starts to move pages of the memory on demand, until EndStorm. If another process has
-// the memory, that process moves its pages until it exits.
+// StartStorm starts to move pages of the memory on demand, until EndStorm. If another process has the memory,
+// that process moves its pages until it exits.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -257,7 +256,7 @@ func (o *onDemand) calm() error {
 	return <-o.moved
 }
 
-// move moves one random page after the other, from RAM to the GPU or from the GPU to RAM, until ctx ends.
+// move moves random pages between RAM and the GPU, one after the other, until ctx ends.
 func (o *onDemand) move(ctx context.Context, s Storm) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 1))
 	pages := len(o.memory) / gpudriver.PageSize
@@ -334,12 +333,12 @@ func compacted() (n uint64) {
 	return n
 }
 
-// Digest is the SHA-256 of the program's memory. Computing it moves all pages to RAM.
+// Digest is the SHA-256 of the program's memory.
 type Digest struct {
 	SHA256 string `json:"sha256"`
 }
 
-// DigestODP hashes the memory on demand.
+// DigestODP hashes the memory on demand, which moves its pages to RAM.
 func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	o, err := n.odp("hash memory on demand")
 	if err != nil {
@@ -352,8 +351,7 @@ func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	return Digest{hex.EncodeToString(sum[:])}, nil
 }
 
-// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on this
-// idle machine. A driver that waits for a NIC's answer has the same delay.
+// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on this idle machine.
 func idleWake() time.Duration {
 	const sleeps, asked = 200, 200 * time.Microsecond
 	late := make([]time.Duration, sleeps)

@@ -6,9 +6,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// The table of operations. Each row is both ends of one operation: Ops serves it in a guest under
-// its name, and calling the variable requests it from a Guest. For a guest in QEMU the caller calls
-// Remote.Setup before the operations, and Remote.Close after them.
+// The table of operations. Each row is both ends of one operation: Ops serves it in a guest under its name, and
+// calling the variable requests it from a Guest.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -79,8 +78,7 @@ type Remote struct {
 	Node  int // its number; 0 if the guest has only one
 }
 
-// request carries an operation's arguments to a guest, which may have several Nodes. Operations of
-// different Nodes may run concurrently.
+// request carries an operation's arguments to one of a guest's Nodes.
 type request[A any] struct {
 	Node int `json:"node,omitempty"`
 	Args A   `json:"args"`
@@ -91,7 +89,7 @@ func (r Remote) Do(ctx context.Context, c Call) error {
 	return r.Agent.Call(ctx, c.Name, request[any]{r.Node, c.args}, c.result)
 }
 
-// Setup sets up a NIC of the guest and its stack.
+// Setup sets up a NIC of the guest and its stack, before other operations.
 func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err error) {
 	err = r.Do(ctx, Call{Name: setupName, args: s, result: &res})
 	return res, err
@@ -102,7 +100,7 @@ func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
 
-// State returns a text: the TCP state of a Guest's connection, or why the state is unknown.
+// State returns the TCP state of a Guest's connection, or why it is unknown.
 func State(ctx context.Context, g Guest) string {
 	s, err := state(ctx, g)
 	if err != nil {
@@ -133,13 +131,11 @@ func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) f
 	}
 }
 
-// opNoArgs makes the row of an operation with only a result.
 func opNoArgs[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
 	f := op(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, agent.None{}) }
 }
 
-// opNoResult makes the row of an operation with only arguments.
 func opNoResult[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
 	f := op(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
 		return none, run(n, ctx, args)
@@ -150,7 +146,6 @@ func opNoResult[A any](name string, run func(*Node, context.Context, A) error) f
 	}
 }
 
-// opPlain makes the row of an operation without arguments and result.
 func opPlain(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
 	f := opNoResult(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }

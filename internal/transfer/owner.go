@@ -22,9 +22,8 @@ const OwnerName = "vnic-memory-owner"
 // ownerFile is the file descriptor of the GPU's device in the owner's process.
 const ownerFile = 3
 
-// owner is a separate process that has an RDMA's memory on demand, so that KillOwner can kill it.
-// This process answers the NIC's page requests for that memory, also after the kill, through the
-// device file that both processes have open.
+// owner is a separate process that has an RDMA's memory on demand, so that KillOwner can kill it. This process
+// answers the NIC's page requests for that memory, also after the kill.
 type owner struct {
 	proc *os.Process
 	in   io.WriteCloser // its stdin; the process exits when it is closed
@@ -73,8 +72,8 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 // storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill kills the process, and returns how long its exit took. During the exit Linux makes the NIC
-// stop using the process's memory.
+// kill kills the process, and returns how long its exit took. During the exit Linux makes the NIC stop using
+// the process's memory.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {
@@ -84,7 +83,6 @@ func (o *owner) kill() (took time.Duration, err error) {
 	return time.Since(begin), err
 }
 
-// close ends the process, unless it has been killed.
 func (o *owner) close() error {
 	err := o.in.Close()
 	if _, e := o.proc.Wait(); e != nil && !errors.Is(e, os.ErrProcessDone) && !errors.Is(e, syscall.ECHILD) &&
@@ -94,8 +92,8 @@ func (o *owner) close() error {
 	return err
 }
 
-// Owner is the program of the owner process: it allocates as much memory as the argument says and
-// opens a region of it, until its stdin ends. Each line of stdin is a Storm.
+// Owner is the program of the owner process: it allocates as much memory as the argument says and opens a
+// region of it, until its stdin ends. Each line of stdin is a Storm.
 func Owner(args []string) int {
 	err := errors.New("not to be started by hand")
 	var size int
@@ -135,8 +133,7 @@ func runOwner(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
 	return errors.Join(err, o.calm())
 }
 
-// allocate allocates memory of this process, which begins in the GPU, or in RAM where the GPU is
-// full.
+// allocate allocates memory of this process, in the GPU, or in RAM where the GPU is full.
 func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -172,7 +169,7 @@ func (n *Node) KillOwner(context.Context) (k Killed, err error) {
 	return k, err
 }
 
-// Page is a page of memory on demand.
+// Page is a page of memory on demand, by its index.
 type Page struct {
 	Page int `json:"page"`
 }

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Prepare begins a transfer: it registers the GPU memory with the NIC, fills the source with a
-// pattern or the destination with poison, and in mode devmem binds the source or the page pool. If
-// there is an error, it frees what it made.
+// Prepare begins a transfer: it registers the GPU memory with the NIC, fills the source with a pattern or the
+// destination with poison, and in mode devmem binds the source or the page pool. If there is an error, it frees
+// what it made.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)

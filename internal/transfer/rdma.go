@@ -20,8 +20,8 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's
-// memory (package rdma).
+// RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's memory
+// (package rdma).
 type RDMA struct {
 	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else vice versa
 	Read    bool           `json:"read,omitempty"`  // the NIC reads the offered memory; else it writes to it
@@ -35,16 +35,16 @@ type RDMA struct {
 	Depth   int            `json:"depth"`              // work requests in flight per queue pair
 	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs support
 	Spare   bool           `json:"spare,omitempty"`    // adds a queue pair, for RDMAMove.Spare
-	// Owner puts memory of kind MemoryODP into another process, which KillOwner kills. This end then
-	// also has the same amount of pinned GPU memory, behind the memory on demand.
+	// Owner puts memory of kind MemoryODP into another process. This end then also has the same amount of pinned
+	// GPU memory, behind the memory on demand.
 	Owner bool `json:"owner,omitempty"`
 }
 
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
-	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part, or
-	// with Owner twice the data. If it is a part, the caller moves the data in steps, and calls StageRDMA
-	// at both ends in each step.
+	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part, or with Owner
+	// twice the data. If it is a part, the caller moves the data in steps, with StageRDMA at both ends in each
+	// step.
 	Window uint64 `json:"window"`
 }
 
@@ -53,8 +53,8 @@ type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is a move by the end that does not offer memory: [Off, Off+Len) of the data, by work
-// requests of Block bytes.
+// RDMAMove is a move by the end that does not offer memory: [Off, Off+Len) of the data, by work requests of
+// Block bytes.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`
@@ -68,7 +68,7 @@ type RDMAMove struct {
 
 // RDMAResult is the result of MoveRDMA.
 type RDMAResult struct {
-	Requests uint64  `json:"requests"` // work requests
+	Requests uint64  `json:"requests"`
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -84,8 +84,7 @@ type RDMAStage struct {
 type port struct {
 	control *control.Client
 	mac     [6]byte
-	// register registers [off, off+size) of the guest's GPU memory with the NIC as device memory,
-	// until release is called.
+	// register registers [off, off+size) of the guest's GPU memory with the NIC, until release is called.
 	register func(gpu int, off, size uint64) (list []kernelnic.Registered, release func() error, err error)
 }
 
@@ -102,7 +101,6 @@ func newPort(c *control.Client, mac net.HardwareAddr) port {
 	}}
 }
 
-// rdmaEnd is a Node's open RDMA.
 type rdmaEnd struct {
 	conf     RDMA
 	node     *Node
@@ -119,14 +117,14 @@ type rdmaEnd struct {
 	remote []rdma.Remote // the peer's offered memory regions, in order
 }
 
-// Limits of an RDMA, within the NIC's own; checking them here gives clearer errors.
+// Limits of an RDMA, within the NIC's own.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
 )
 
-// OpenRDMA makes memory regions and queue pairs, and listens for the peer's TCP connection if this
-// end offers memory. It undoes everything if there is an error.
+// OpenRDMA makes memory regions and queue pairs, and listens for the peer's TCP connection if this end offers
+// memory. It undoes everything if there is an error.
 func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -180,7 +178,6 @@ func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	return RDMAInfo{Window: e.memory.size}, nil
 }
 
-// rdmaOf returns the open RDMA, or an error.
 func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -190,7 +187,6 @@ func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	return n.rdma, nil
 }
 
-// errRDMAClosed is the cancellation cause of calls that CloseRDMA ends.
 var errRDMAClosed = fmt.Errorf("RDMA was closed: %w", syscall.ECANCELED)
 
 // begin starts a call. Its context also ends with CloseRDMA.
@@ -205,8 +201,7 @@ func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too. The
-// peers exchange the queue pairs' parameters and the keys of the offered memory regions over TCP.
+// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too.
 func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
 	e, err := n.rdmaOf("connect RDMA")
 	if err != nil {
@@ -265,8 +260,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 // maxOffer bounds the peer's list of memory regions, in bytes.
 const maxOffer = 1 << 20
 
-// MoveRDMA moves bytes between this end's memory and the peer's, and returns when all work requests
-// have completed. It runs at the end that does not offer memory.
+// MoveRDMA moves bytes between this end's memory and the peer's. It runs at the end that does not offer memory.
 func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
 	e, err := n.rdmaOf("move")
 	if err != nil {
@@ -311,8 +305,8 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	return res, err
 }
 
-// share moves n bytes at off on a queue pair, by one transfer for each piece that lies in one
-// memory region at both ends.
+// share moves n bytes at off on a queue pair, by one transfer for each piece that lies in one memory region at
+// both ends.
 func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n uint64, sum *rdma.Counts) error {
 	transfer := rdma.Put
 	if e.conf.Read != m.Back {
@@ -338,8 +332,8 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 	return nil
 }
 
-// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM. For
-// other kinds of memory it does nothing.
+// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM. For other kinds
+// of memory it does nothing.
 func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	e, err := n.rdmaOf("stage")
 	if err != nil {
@@ -356,8 +350,7 @@ func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	return nil
 }
 
-// CloseRDMA ends running calls, and closes the queue pairs and the memory regions, if there are
-// any.
+// CloseRDMA ends running calls, and closes the queue pairs and the memory regions, if there are any.
 func (n *Node) CloseRDMA(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -378,7 +371,7 @@ func (e *rdmaEnd) close() error {
 	e.busy.Lock() // running calls have ended
 	defer e.busy.Unlock()
 	if e.conn != nil {
-		_ = e.conn.Close() // an error no longer matters
+		_ = e.conn.Close()
 	}
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close())
@@ -389,7 +382,6 @@ func (e *rdmaEnd) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed returns nil for net.ErrClosed, and err otherwise.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil

@@ -17,8 +17,8 @@ func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem receives fragments in the page pool, makes an engine copy them to the destination,
-// and then returns their tokens.
+// receiveDevmem receives fragments in the page pool, makes an engine copy them to the destination, and then
+// returns their tokens.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -57,7 +57,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 	return p.drain(ctx)
 }
 
-// fill waits for a fragment, then takes all available ones, until the slot's table is full.
+// fill waits for a fragment, then takes available ones, until the slot's table is full.
 func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devmem.Tokens, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
@@ -92,9 +92,8 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place adds received fragments and their destinations to the slot's table. Linear bytes, which are
-// unexpected on a bound queue, lie in guest RAM: place counts them, makes an engine copy them to the
-// destination, and waits for its end.
+// place adds received fragments and their destinations to the slot's table. Linear bytes, which are unexpected
+// on a bound queue, lie in guest RAM: an engine copies them to the destination before place returns.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear

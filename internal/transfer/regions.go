@@ -10,13 +10,12 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// Kinds of memory of an RDMA's memory regions. Each has a case in Node.regions.
+// Kinds of memory of an RDMA's memory regions.
 const (
 	MemoryGPU = "gpu" // registered buffers of a GPU: pinned
 	MemoryRAM = "ram" // guest RAM, as a baseline: engines copy between it and the GPU
 )
 
-// regions is the memory of an RDMA.
 type regions struct {
 	mrs     []*rdma.MR // in the order of the data, without gaps; rdma.Device.Close closes them
 	size    uint64     // total bytes
@@ -25,8 +24,8 @@ type regions struct {
 	odp     *onDemand    // for MemoryODP
 }
 
-// locate returns the memory region of a list, one behind the other, that contains off, the offset in
-// it, and the bytes left in it from there; n is 0 if there is none.
+// locate returns the memory region of a list, one behind the other, that contains off, the offset in it, and
+// the bytes left in it from there; n is 0 if there is none.
 func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n uint64) {
 	for _, r := range list {
 		if off < size(r) {
@@ -37,8 +36,8 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-// regions makes the memory regions of r. If there is an error, it frees the memory; memory regions
-// that still exist end when the Device is closed.
+// regions makes the memory regions of r. After an error memory regions may be left, which end when the Device
+// is closed.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
@@ -63,8 +62,7 @@ func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error)
 		syscall.EINVAL)
 }
 
-// gpuRegions registers the data with the NIC: one buffer and one memory region for each contiguous
-// piece.
+// gpuRegions registers the data with the NIC: one buffer and one memory region for each contiguous piece.
 func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	list, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes)
 	if err != nil {
@@ -91,8 +89,7 @@ const (
 	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)
 )
 
-// pinned is RAM for the NIC and the engines. It lives as long as the Node, because DMA memory
-// cannot be freed.
+// pinned is RAM for the NIC and the engines. It lives as long as the Node, because DMA memory cannot be freed.
 type pinned struct {
 	iova [ramPieces]uint64
 	slot slot // for the jobs' tables
@@ -119,8 +116,8 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM, and registers the data in the GPU. The stage function of the
-// result makes an engine copy a part of the data between the GPU and the RAM.
+// ramRegions makes a memory region of RAM, and registers the data in the GPU. The result's stage makes an
+// engine copy a part of the data between the GPU and the RAM.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {

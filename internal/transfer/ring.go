@@ -23,13 +23,12 @@ type Area struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it
-// uses.
+// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it uses.
 type Rank struct {
 	Rank    int            `json:"rank"`
 	Ranks   int            `json:"ranks"`
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`    // the data to reduce
+	Data    Area           `json:"data"`    // to reduce
 	Pool    Area           `json:"pool"`    // buffer for received packets
 	Scratch Area           `json:"scratch"` // room for one chunk
 	Queues  []int          `json:"queues"`  // one per channel; the channels divide pool and scratch
@@ -52,13 +51,13 @@ const (
 type CollectiveArgs struct {
 	Op    string      `json:"op"`
 	Type  devmem.Type `json:"type"`
-	Off   uint64      `json:"off"` // offset in Rank.Data
+	Off   uint64      `json:"off"` // in Rank.Data
 	Count uint64      `json:"count"`
 	Root  int         `json:"root,omitempty"`  // for a Broadcast
 	Times int         `json:"times,omitempty"` // repetitions; 0: once
 	Warm  int         `json:"warm,omitempty"`  // operations that run first and are not measured
-	// From is the offset in Rank.Data from which the elements are copied before each operation (out
-	// of place); nil: they are already at Off.
+	// From is the offset in Rank.Data from which the elements are copied before each operation (out of place); nil:
+	// they are already at Off.
 	From *uint64 `json:"from,omitempty"`
 }
 
@@ -78,8 +77,8 @@ type member struct {
 	busy   sync.Mutex // one Collective at a time; Leave waits for it
 }
 
-// Join takes a place in a ring, and returns when both neighbours have connected. It undoes
-// everything if there is an error.
+// Join takes a place in a ring, and returns when both neighbours have connected. It undoes everything if there
+// is an error.
 func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	n.joining.Lock()
 	defer n.joining.Unlock()
@@ -134,7 +133,6 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	return nil
 }
 
-// maxChannels is the most channels of a ring.
 const maxChannels = 16
 
 // part returns the c-th of n equal parts of an area, in whole pages.
@@ -143,7 +141,6 @@ func (a Area) part(c, n uint64) Area {
 	return Area{Off: a.Off + c*each, Bytes: each}
 }
 
-// stats returns the sum over all channels.
 func (m *member) stats() collective.Stats {
 	if m.all != nil {
 		return m.all.Stats()
@@ -151,7 +148,6 @@ func (m *member) stats() collective.Stats {
 	return m.rings[0].Stats()
 }
 
-// close leaves the rings.
 func (m *member) close() error {
 	var errs []error
 	for _, r := range m.rings {

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// errFinished is the cancellation cause of operations that Finish ends.
 var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
 
 // session is one transfer, from Prepare to the end of Finish.
@@ -33,11 +32,10 @@ type session struct {
 	idle     chan struct{} // closed when ending is set and no operation runs
 }
 
-// operation is a running method of the Node.
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin starts an operation of the prepared session. The context that it returns also ends when
-// Finish is called. The caller calls end after the operation.
+// begin starts an operation of the prepared session, under a context that also ends when Finish is called. The
+// caller calls end after the operation.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -67,9 +65,9 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 	}
 }
 
-// Finish ends the transfer: it cancels its running operations, waits for them, and frees everything
-// that Prepare and they made. Without a transfer it does nothing. After an error the next Finish tries
-// again to free what the first has not freed.
+// Finish ends the transfer: it cancels its running operations, waits for them, and frees everything that
+// Prepare and they made. Without a transfer it does nothing. After an error the next Finish tries again to free
+// what the first has not freed.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now
@@ -164,9 +162,9 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	}
 }
 
-// abort resets a connection so that unacknowledged data is dropped. Otherwise it would be
-// retransmitted, and its memory stay in use, for as long as the peer lives.
+// abort resets a connection so that unacknowledged data is dropped. Otherwise it would be retransmitted, and
+// its memory stay in use.
 func abort(c devmem.Conn) {
-	_ = c.SetLinger(0) // it fails if the connection has ended already
+	_ = c.SetLinger(0) // fails if the connection has ended already
 	_ = c.Close()
 }

@@ -20,9 +20,8 @@ const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
 type SetupArgs struct {
-	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another
-	// Node has opened the NIC with vnic's driver already, Setup makes an additional Node, which must be
-	// closed before the first.
+	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another Node has opened
+	// the NIC with vnic's driver already, Setup makes an additional Node, which must be closed before the first.
 	Interface string `json:"interface,omitempty"`
 	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`
@@ -44,8 +43,8 @@ type SetupResult struct {
 	GPUs       []GPU  `json:"gpus"`
 }
 
-// GPU is the guest's view of a GPU: its whole memory, as a PCI device, or a window of it, whose
-// pieces lie in the GPU's memory as Extents say.
+// GPU is the guest's view of a GPU: its whole memory, as a PCI device, or a window of it, whose pieces lie in
+// the GPU's memory as Extents say.
 type GPU struct {
 	ID      int                `json:"id"`
 	Size    uint64             `json:"size"`
@@ -60,8 +59,7 @@ func openNIC(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	return openPCI(ctx, s)
 }
 
-// openKernel opens a NIC driven by the kernel. It can be open several times, each time with a
-// separate window.
+// openKernel opens a NIC driven by the kernel. It can be open several times, each time with a separate window.
 func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, Gateways: s.Gateways,
 		MTU: s.MTU, Window: s.Window, GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
@@ -83,7 +81,6 @@ func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	return node, r, nil
 }
 
-// openPCI opens a NIC with vnic's driver.
 func openPCI(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := driver.OpenPCI(driver.PCIOptions{Address: s.Interface, Options: driver.Options{QueuePairs: s.QueuePairs,
 		HostQueues: s.HostQueues}})

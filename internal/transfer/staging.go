@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// maxEntries is the most fragments in one gather job, because one call returns at most as many
-	// tokens.
+	// maxEntries is the most fragments in one gather job, because one call returns at most as many tokens.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
 	// stage is the size of a piece of guest RAM for mode copy, and for linear bytes in mode devmem.
@@ -43,8 +42,7 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeSlots allocates the staging slots, unless they exist already; data, which is for mode copy, gives them room for
-// payload.
+// makeSlots allocates the staging slots, unless they exist already; data: with room for payload, for mode copy.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)
@@ -71,10 +69,8 @@ func (s *slot) make(m Memory, data bool) (err error) {
 	return nil
 }
 
-// reset empties the slot.
 func (s *slot) reset() { s.entries, s.n = 0, 0 }
 
-// add appends an entry to the table.
 func (s *slot) add(src, dst uint64, n uint32) {
 	e := control.JobEntry{Src: src, Dst: dst, Len: n}
 	e.Encode((*[control.JobEntryLen]byte)(s.table[s.entries*control.JobEntryLen:]))
@@ -94,9 +90,8 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's
-// context, with the error as cause, and aborts the connection, so that calls that wait for the
-// connection return.
+// pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's context, with
+// the error as cause, and aborts the connection, to end calls that wait for it.
 type pipe struct {
 	fail context.CancelCauseFunc
 	keep func() bool // prevents the abort of the connection
@@ -104,7 +99,6 @@ type pipe struct {
 	jobs sync.WaitGroup
 }
 
-// newPipe makes the pipe of one Receive or Send, and its context.
 func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pipe) {
 	ctx, fail := context.WithCancelCause(ctx)
 	p := &pipe{fail: fail, keep: context.AfterFunc(ctx, func() { abort(c) }), free: make(chan *slot, len(n.staging))}
@@ -114,14 +108,12 @@ func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pi
 	return ctx, p
 }
 
-// end cancels running jobs, and waits for them.
 func (p *pipe) end() {
 	p.keep()
 	p.fail(nil)
 	p.jobs.Wait()
 }
 
-// take waits for a free slot.
 func (p *pipe) take(ctx context.Context) (*slot, error) {
 	select {
 	case s := <-p.free:
@@ -132,7 +124,6 @@ func (p *pipe) take(ctx context.Context) (*slot, error) {
 	}
 }
 
-// start runs job f in a goroutine.
 func (p *pipe) start(f func() error) {
 	p.jobs.Go(func() {
 		if err := f(); err != nil {

@@ -67,7 +67,6 @@ type IOResult struct {
 	Cost
 }
 
-// storage is a Node's open device.
 type storage struct {
 	block.Device
 	undo undo.Stack // unregisters the areas
@@ -78,8 +77,8 @@ type storage struct {
 // maxOperations bounds the memory for an IO: eight bytes per operation, sixteen in random order.
 const maxOperations = 1 << 24
 
-// areas registers areas of a GPU's memory with the NIC, and adds to steps the functions that
-// unregister them. The caller runs steps, also after an error.
+// areas registers areas of a GPU's memory with the NIC, and adds to steps the functions that unregister them.
+// The caller runs steps, also after an error.
 func (n *Node) areas(steps *undo.Stack, gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
 	for _, a := range list {
 		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
@@ -106,8 +105,8 @@ func since[S any](now, before S) S {
 	return now
 }
 
-// gpuMemory returns the Memory by which programs make engines copy to and from the GPUs' memory. The
-// Node makes it once, because the DMA memory that it allocates cannot be freed.
+// gpuMemory returns the Memory by which engines copy to and from the GPUs' memory. It is made once, because its
+// DMA memory cannot be freed.
 func (n *Node) gpuMemory() devmem.Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,8 +149,8 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 	return nil, fmt.Errorf("storage by %q: %s or %s: %w", s.Protocol, NVMeTCP, NBD, syscall.EINVAL)
 }
 
-// DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is
-// called. DoIO counts operations that fail; an error of the device as a whole ends it.
+// DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is called. DoIO
+// counts operations that fail; an error of the device as a whole ends it.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage
@@ -205,7 +204,6 @@ func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.
 	}, make([]time.Duration, 0, count), nil
 }
 
-// maxErrors bounds the number of errors in a result.
 const maxErrors = 4
 
 func (r *IOResult) add(d block.Done, took *[]time.Duration) {
