@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry returns how often receive queue 1 of a guest had no page to post, and how many packets the NIC
-// dropped at this queue.
+// dry returns how often receive queue 1 of a guest had no page to post, and how many packets the NIC dropped at
+// this queue.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
@@ -39,8 +39,6 @@ func (g *guest) leastPool() uint64 {
 	return 0
 }
 
-// TestTinyPool transfers much more than the page pool holds, through the smallest pool and through pools
-// of three larger sizes.
 func TestTinyPool(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -59,8 +57,7 @@ func TestTinyPool(t *testing.T) {
 	}
 }
 
-// TestHeldTokensRunThePoolDry holds the tokens of a quarter to three quarters of the pages until the
-// end: the remaining pages must suffice, and the sender must not need a timeout for every segment or two.
+// TestHeldTokensRunThePoolDry holds the tokens of a part of the pages until the end.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -81,7 +78,6 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 	}
 }
 
-// TestStalledConnectionGoesOn holds every token until no more data comes.
 func TestStalledConnectionGoesOn(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -97,8 +93,7 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	w.end()
 }
 
-// TestStallIsAnError has a receiver that returns no tokens: both ends detect the stall, report
-// TCP's state, and free everything.
+// TestStallIsAnError has a receiver that returns no tokens: both ends detect the stall.
 func TestStallIsAnError(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, options{})

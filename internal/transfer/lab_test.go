@@ -29,7 +29,6 @@ type world struct {
 	ports *atomic.Uint32
 }
 
-// options are a world's; the zero value is the default.
 type options struct {
 	mtu     int
 	gpuSize uint64
@@ -50,7 +49,6 @@ type guest struct {
 	v6   netip.Addr
 }
 
-// on returns op as a call on g.
 func on(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
 	return func(ctx context.Context) error { return op(ctx, g) }
 }
@@ -108,9 +106,8 @@ type trial struct {
 	seed  uint64
 }
 
-const dataOff = 8 << 20 // offset of the data in each GPU; the pool lies below
+const dataOff = 8 << 20 // of the data in each GPU; the pool lies below
 
-// prepares returns the arguments of Prepare for both ends.
 func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
 	from, to := netip.AddrPortFrom(w.a.v4, port), netip.AddrPortFrom(w.b.v4, port)
@@ -130,7 +127,6 @@ func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	return send, recv
 }
 
-// connect prepares and connects both ends.
 func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 	if err := both(ctx, func(ctx context.Context) error { return Prepare(ctx, w.a.end, send) },
 		func(ctx context.Context) error { return Prepare(ctx, w.b.end, recv) }); err != nil {
@@ -145,13 +141,11 @@ func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 func (g *guest) send(ctx context.Context) error    { return testkit.Err(Send(ctx, g.end)) }
 func (g *guest) receive(ctx context.Context) error { return testkit.Err(Receive(ctx, g.end)) }
 
-// moves sends and receives, and must succeed.
 func (w *world) moves() {
 	w.t.Helper()
 	testkit.OK(w.t, both(w.t.Context(), w.a.send, w.b.receive))
 }
 
-// move sends and receives.
 func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
 	err = both(ctx, func(ctx context.Context) (err error) { ra, err = Send(ctx, w.a.end); return err },
 		func(ctx context.Context) (err error) { rb, err = Receive(ctx, w.b.end); return err })
@@ -163,7 +157,6 @@ func (w *world) finish() {
 	testkit.OK(w.t, errors.Join(Finish(w.t.Context(), w.a.end), Finish(w.t.Context(), w.b.end)))
 }
 
-// end finishes both ends, and checks that nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.finish()
@@ -207,7 +200,7 @@ func (w *world) check(p PrepareArgs, seed uint64) {
 	}
 }
 
-// empty checks that a guest holds nothing of any transfer, by what its NIC and its stack hold.
+// empty checks that a guest's NIC and stack hold nothing of a transfer.
 func (g *guest) empty() {
 	g.t.Helper()
 	testkit.Equal(g.t, "left", g.holds(), g.new)

@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With delayed tokens a small pool runs dry repeatedly: the stream is still right, and the receiver
-// counts the delayed tokens. Without a delay the count is 0.
+// With delayed tokens a small pool runs dry, and the stream is still right.
 func TestLateTokensRunThePoolDry(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, options{})

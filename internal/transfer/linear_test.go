@@ -16,9 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes: a transfer whose flow rule is deleted arrives unsplit on queue 0, from its beginning
-// or from the middle on. The bytes still reach their place and are counted, and each round uses the same
-// memory for them.
+// TestRuleThatGoes: a transfer whose flow rule is deleted arrives unsplit on queue 0.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -57,8 +55,7 @@ func TestRuleThatGoes(t *testing.T) {
 	}
 }
 
-// fakeHost is the memory and the engines of a guest for a simulated NIC (stacktest), which has
-// neither.
+// fakeHost is the memory and the engines of a guest for a simulated NIC (stacktest).
 type fakeHost struct {
 	gpu []byte
 	dma []byte
@@ -99,8 +96,7 @@ func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus
 	return s, err
 }
 
-// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header
-// buffer.
+// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header buffer.
 func TestLinearFragments(t *testing.T) {
 	for _, head := range []int{1, 100} {
 		t.Run(fmt.Sprint(head), func(t *testing.T) {
@@ -143,7 +139,6 @@ func TestLinearFragments(t *testing.T) {
 	}
 }
 
-// TestTokensGoBackInSeveralCalls returns more ranges than one call accepts.
 func TestTokensGoBackInSeveralCalls(t *testing.T) {
 	var tokens devmem.Tokens
 	fill := func() {

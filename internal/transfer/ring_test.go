@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ranks returns Join's arguments for both guests of a world: data at 8 MiB of each GPU, pool and
-// scratch below.
+// ranks returns Join's arguments for both guests of a world.
 func (w *world) ranks() (list [2]Rank) {
 	guests := [2]*guest{w.a, w.b}
 	port := uint16(w.ports.Add(2))
@@ -58,7 +57,7 @@ func TestCollectives(t *testing.T) {
 		const count = 1000 // elements are 0 to 999 at a, and 10,000 times as much at b
 		for _, c := range []struct {
 			op    string
-			want  [2]uint32 // expected elements 1 and 501
+			want  [2]uint32 // elements 1 and 501
 			guest int       // the guest that has the sum of the first half; -1: both have everything
 		}{
 			{AllReduce, [2]uint32{10001, 501 * 10001}, -1},
@@ -81,7 +80,7 @@ func TestCollectives(t *testing.T) {
 			for i, g := range guests {
 				for half, want := range c.want {
 					if c.guest >= 0 && (half == 0) != (i == c.guest) {
-						continue // the other guest has it
+						continue
 					}
 					got := binary.LittleEndian.Uint32(g.ram[dataOff+4*(1+500*half):])
 					if got != want {

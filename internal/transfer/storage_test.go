@@ -78,7 +78,7 @@ func TestTimesOfOperations(t *testing.T) {
 	}
 }
 
-// DoIO and Load without an open device or source return an error. An open that fails frees its buffers.
+// An open that fails frees its buffers.
 func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")
@@ -100,8 +100,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.OK(t, CloseSource(ctx, ra))
 }
 
-// CloseSource has closed the source before another one can be opened, or another CloseSource returns: until then the
-// areas and the queue are in use.
+// Until CloseSource has closed the source, its areas and its queue are in use.
 func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
 	n, closed := new(Node), false
 	n.source = new(source)
@@ -118,7 +117,6 @@ func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
 	testkit.OK(t, n.CloseSource(t.Context()))
 }
 
-// The list of a file with many tensors, or with long names, fits into a message.
 func TestListOfTensorsFitsAMessage(t *testing.T) {
 	var many, long []loader.Tensor
 	for range 100_000 {
