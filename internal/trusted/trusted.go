@@ -1,9 +1,8 @@
-// Package trusted opens directories whose owner and mode meet a Rule, such as that only this user or root can have put
-// files there.
+// Package trusted opens directories whose owner and mode meet a Rule, such as that only this user or root can
+// have put files there.
 //
-// It checks the owner and the mode of the opened directory, and not of the directories above: whoever may rename
-// there can put another directory in its place afterwards. It ignores access control lists, which are the owner's
-// decision.
+// It does not check the directories above: whoever may rename there can put another directory in its place
+// afterwards. It ignores access control lists.
 //
 // The package is not API (README, Stability).
 package trusted
@@ -63,10 +62,9 @@ func (r Rule) check(path string, st *unix.Stat_t, ours int) error {
 	return nil
 }
 
-// refused is an error of Check.
 type refused struct {
 	path, why string
-	owner     bool // true: a wrong owner; false: a wrong mode
+	owner     bool
 }
 
 func (e *refused) Error() string { return fmt.Sprintf("%s (%v: %s)", e.path, Err, e.why) }
