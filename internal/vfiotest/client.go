@@ -37,11 +37,11 @@ func (e *Error) Unwrap() error { return e.Errno }
 type Message struct {
 	vfiouser.Header // Size is filled in by Send if it is 0
 	Body            []byte
-	FDs             []int // descriptors to send; the caller still owns them
+	FDs             []int // to send; the caller still owns them
 }
 
-// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive; it
-// sends one request at a time.
+// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive;
+// it sends one request at a time.
 type Client struct {
 	mu   sync.Mutex
 	sock scm.Socket
@@ -73,7 +73,7 @@ func (c *Client) Capabilities() string { return c.caps }
 // Close closes the connection.
 func (c *Client) Close() error { return c.sock.Close() }
 
-// SetTimeout sets a deadline after d for all sends and receives, so that a failing test does not hang.
+// SetTimeout sets a deadline after d for all sends and receives.
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
 // Conn returns the connection, for tests that send bytes that no client would send.
@@ -116,8 +116,8 @@ func (c *Client) Receive() (Message, error) {
 	return m, nil
 }
 
-// Request sends a command and returns the body of its reply, which must have size bytes; -1: any
-// number of bytes. If the server sends an error reply, the error is an *Error.
+// Request sends a command and returns the body of its reply, which must have size bytes; -1: any number. If the
+// server sends an error reply, the error is an *Error.
 func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,8 @@ func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int
 	return m.Body, nil
 }
 
-// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the server's reply.
+// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the server's
+// reply.
 func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	b := le.AppendUint16(le.AppendUint16(nil, major), minor)
 	if text != "" {

@@ -52,8 +52,8 @@ func (c *Client) Map(iova uint64, m *Memory) error {
 	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
 }
 
-// MapRange maps [off, off+size) of fd at iova; write reports whether the device may write. If fd is -1,
-// the request has no descriptor, and the device cannot access the range.
+// MapRange maps [off, off+size) of fd at iova; write: the device may write. If fd is -1, the request has no
+// descriptor, and the device cannot access the range.
 func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
 	flags := uint32(1)
 	if write {
@@ -84,7 +84,7 @@ func DMAUnmap(flags uint32, iova, size uint64) []byte {
 	return le.AppendUint64(b, size)
 }
 
-// Unmap unmaps a range that Map or MapRange mapped. When it returns, the device no longer accesses the range.
+// Unmap unmaps a range that Map or MapRange mapped. After success the device no longer accesses the range.
 func (c *Client) Unmap(iova, size uint64) error { return c.unmap(0, iova, size) }
 
 // UnmapAll unmaps all ranges.
