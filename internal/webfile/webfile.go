@@ -1,5 +1,4 @@
-// Package webfile is a web server with one file, whose content is computed from a seed. `vnic load` without a URL loads
-// this file.
+// Package webfile is a web server with one file, whose content is computed from a seed.
 package webfile
 
 import (
@@ -75,8 +74,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Model makes the head of a safetensors file with the tensors of a small transformer: the header's length and the
-// header. The data has at least size bytes. all is the size of the whole file.
+// Model makes the head of a safetensors file with the tensors of a small transformer: the header's length and
+// the header. The data has at least size bytes. all is the size of the whole file.
 func Model(size uint64) (head []byte, all uint64) {
 	type tensor struct {
 		Type    string    `json:"dtype"`
