@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// sink is a port that takes every packet and ignores it.
 type sink struct {
 	lim Limits
 	n   int
@@ -26,7 +25,6 @@ func (k *sink) Deliver(_ *Worker, batch []*Packet) {
 	}
 }
 
-// blind is a Tap that does nothing.
 type blind struct{}
 
 func (blind) Sending(*Packet) uint64               { return 0 }
@@ -130,7 +128,6 @@ func (k *awaited) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// Delayed packets cause no allocation either, even when short ones come between GSO packets.
 func TestDelayDoesNotAllocate(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{Up: Impairment{Delay: time.Microsecond, Jitter: time.Microsecond}})
@@ -158,8 +155,7 @@ func TestDelayDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32; the receiving port does
-// nothing with the packets.
+// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name     string
@@ -196,7 +192,7 @@ func BenchmarkDeliver(b *testing.B) {
 			for b.Loop() {
 				if c.up.does() || c.s.mss != 0 {
 					for _, p := range batch {
-						p.Progress.reset() // as Prepare does
+						p.Progress.reset()
 					}
 				}
 				a.link.Deliver(a.w, batch)
