@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// stuck is a writer that blocks until it is freed.
 type stuck struct{ entered, free chan struct{} }
 
 func (s stuck) Write(b []byte) (int, error) {
@@ -23,8 +22,7 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapAllocatesNothing: a tap allocates nothing, neither while the ring has room nor when it is
-// full. The test blocks the writer goroutine, because its allocations would be counted too.
+// The test blocks the writer goroutine, because its allocations would be counted too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestTapAllocatesNothing(t *testing.T) {
@@ -57,8 +55,7 @@ func TestTapAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestWriterAllocatesNothing: the writer goroutine does not allocate either, once its buffers have
-// grown.
+// The buffers of the writer must have grown.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestWriterAllocatesNothing(t *testing.T) {
@@ -83,8 +80,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of a capture per packet sent and received, compared with no
-// capture; writes to the file never block.
+// BenchmarkDeliver measures the cost of a capture per packet sent and received, compared with no capture.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name    string

@@ -15,22 +15,21 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPayload is the most bytes of a packet's payload that a capture can write: all of it.
+// MaxPayload is the most bytes of a packet's payload that a capture can write.
 const MaxPayload = 1 << 16
 
-// ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is
-// not read.
+// ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is not read.
 var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
 // Options configure a capture.
 type Options struct {
 	Payload int // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
-	// Records is the most packets that wait to be written, rounded up to a power of 2; 0: as many as
-	// fit 32 MiB, 256 to 8192.
+	// Records is the most packets that wait to be written, rounded up to a power of 2; 0: as many as fit 32 MiB,
+	// 256 to 8192.
 	Records int
 	Comment string // of the whole file
-	// Once writes a frame once if one captured port sends it and others receive it at once: as it
-	// was sent, with its fate at each. Frames delayed by a link are still written when they arrive.
+	// Once writes a frame once if one captured port sends it and others receive it at once: as it was sent, with
+	// its fate at each. Frames delayed by a link are still written when they arrive.
 	Once bool
 	// Failed is called once, at the first error, by a goroutine of Capture or in Close; nil: see Close.
 	Failed func(err error)
@@ -74,8 +73,8 @@ type Stats struct {
 	Missed  uint64 // not captured, because the file was not written fast enough, or at all
 }
 
-// Create creates the file and captures to it. A FIFO must already have its reader, and no other
-// capture may use the file.
+// Create creates the file and captures to it. A FIFO must already have its reader, and no other capture may use
+// the file.
 func Create(name string, o Options) (*Capture, error) {
 	f, err := outfile.Create(name)
 	if err != nil {
@@ -125,7 +124,6 @@ func (c *Capture) Attach(l *wire.Link) {
 	c.wake() // the file's header, and so perhaps the first error, comes before traffic
 }
 
-// rxSuffix ends the names of interfaces for received packets.
 const rxSuffix = "-rx"
 
 func (c *Capture) add(name, about string, rx bool) *iface {
@@ -134,7 +132,6 @@ func (c *Capture) add(name, about string, rx bool) *iface {
 	return i
 }
 
-// interfaces returns the interfaces.
 func (c *Capture) interfaces() []*iface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,9 +152,8 @@ func (c *Capture) Stats() (s Stats) {
 	return s
 }
 
-// Close ends the capture when all captured packets are written, and returns the first error. It
-// waits as long as the file accepts bytes, and a moment more; a writer that blocks in w.Write for
-// ever keeps its goroutine.
+// Close ends the capture when all captured packets are written, and returns the first error. It waits as long
+// as the file accepts bytes, and a moment more.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()
@@ -204,7 +200,6 @@ func (c *Capture) end() {
 	}
 }
 
-// fail ends the capture, with the first error.
 func (c *Capture) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil

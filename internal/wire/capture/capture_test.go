@@ -22,9 +22,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// TestFileTellsWhatPassed: the file has each frame as its sender sent it and as its receiver got
-// it, in the order of these events, with comment, direction and queue.
-//
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestFileTellsWhatPassed(t *testing.T) {
@@ -42,7 +39,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p, super)
 	b.send(b.tcp(a.mac, nil, 0, 0, 0, 0))
 	a.send(a.arp())
-	a.send(a.tcp(a.mac, a.gpu, gpuSize/2, 100, 0, 0)) // to itself
+	a.send(a.tcp(a.mac, a.gpu, gpuSize/2, 100, 0, 0))
 	b.busy = true
 	a.send(p)
 	b.busy = false
@@ -118,9 +115,6 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// TestHeadersOnly: the file has no byte of payload unless the options ask for payload, and then
-// exactly as many bytes as they ask for.
-//
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestHeadersOnly(t *testing.T) {
@@ -144,8 +138,7 @@ func TestHeadersOnly(t *testing.T) {
 	}
 }
 
-// For RoCEv2 the headers after UDP's are captured, as far as they are present, and nothing after
-// them.
+// For RoCEv2 the headers after UDP's are captured, as far as they are present, and nothing after them.
 func TestHeadersOfRoCE(t *testing.T) {
 	for _, c := range []struct{ port, opcode, size, want int }{
 		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
@@ -177,9 +170,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the segments that the comment of a sent packet names as lost on the
-// sender's link, and the segments that arrived, are together all segments of the packet; a receiver's
-// link has lost the segments that the file does not have as received.
+// The segments that a comment names as lost on the sender's link, and those that arrived, are together all
+// segments of the packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -278,8 +270,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
-	// For payload beyond the end of its memory the comment has the sender's description; the copier
-	// refuses such payload.
+	// Payload beyond the end of its memory: the copier refuses it.
 	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
@@ -293,8 +284,8 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	}
 }
 
-// load makes each host send a number of batches of 32 packets to the next host, each host in a
-// goroutine of its own, and returns the number of sent packets.
+// load makes each host send batches of 32 packets to the next host, concurrently, and returns the number of
+// sent packets.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -329,9 +320,7 @@ func eight(t *testing.T) (hosts []*host) {
 	return hosts
 }
 
-// TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all
-// frames arrive; each one is captured or counted as missed.
-//
+// Eight ports are under load, and nobody reads the pipe.
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
@@ -355,7 +344,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 		var frames []frame
 		var stats map[string]pcapgo.NgInterfaceStatistics
 		var reading sync.WaitGroup
-		if freed { // later the pipe is read
+		if freed {
 			reading.Go(func() { frames, stats = read(t, r) })
 		}
 		err = c.Close()
@@ -391,9 +380,6 @@ func (w stuckWriter) Write([]byte) (int, error) {
 	return 0, unix.EIO
 }
 
-// TestWriterThatNeverEndsIsLeft: if a Write never returns, Close does not wait for it, and the
-// packets not yet written count as missed.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	hosts := eight(t)
@@ -424,9 +410,6 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestWhatIsCapturedIsInTheFile: packets that the capture has not yet written when the disk is full
-// count as missed.
-//
 // Invariant: wire/capture: Each packet is completely in the file, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	hosts := eight(t)
@@ -453,9 +436,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above: with room in the
-// ring the capture misses no packet. It also shows that the file has no packet as received before it
-// has the packet as sent.
+// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above. It also shows that the file
+// has no packet as received before it has the packet as sent.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -475,9 +457,6 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestWriteErrorStopsCapture: the error is reported once, packets missing in the file are counted,
-// and traffic continues.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriteErrorStopsCapture(t *testing.T) {
 	hosts := eight(t)
@@ -518,8 +497,6 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPortIsAFileToo: a capture without ports writes a readable file, and after Close it attaches to
-// no port.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)

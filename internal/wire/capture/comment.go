@@ -10,7 +10,6 @@ import (
 // text is a comment being made. There is one for each packet, and fmt would be slow for it.
 type text []byte
 
-// add appends strings and numbers.
 func (t *text) add(parts ...any) {
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -26,10 +25,8 @@ func (t *text) add(parts ...any) {
 	}
 }
 
-// offset is formatted in base 16.
 type offset uint64
 
-// part begins a part of the comment.
 func (t *text) part(parts ...any) {
 	if len(*t) > 0 {
 		t.add("; ")
@@ -64,7 +61,7 @@ func (r *record) comment(t *text) {
 			t.add(" bytes of payload from ")
 		case r.verdict == wire.Taken:
 			t.add(" bytes of payload to ")
-		default: // the payload never got there
+		default:
 			t.add(" bytes of payload still in ")
 		}
 		r.places.text(t)
@@ -90,7 +87,6 @@ func (r *record) comment(t *text) {
 	r.fate(t)
 }
 
-// endsText adds a frame's fate at its receivers.
 func (r *record) endsText(t *text) {
 	for i := range r.ends[:r.nEnds] {
 		e := &r.ends[i]
@@ -213,7 +209,6 @@ func (ps *locations) text(t *text) {
 	}
 }
 
-// memory names memory that is not a GPU's.
 func memory(d dma.MemKind) string {
 	switch d {
 	case dma.Wire:

@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestGolden checks that the blocks of a file equal the golden ones, byte for byte. The clock is
-// synctest's.
+// TestGolden checks that the blocks of a file equal the golden ones, byte for byte. The clock is synctest's.
 func TestGolden(t *testing.T) {
 	got := make(map[string]string)
 	for name, capture := range map[string]func(t *testing.T, out io.Writer){
@@ -96,7 +95,6 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	testkit.OK(t, c.Close())
 }
 
-// pieces returns n non-adjacent pieces of a region.
 func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	for i := range n {
 		segs = append(segs, r.Segment(uint64(i)*4096, size))
@@ -108,7 +106,7 @@ func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 func goldenDropped(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	c := attached(t, out, Options{}, a, b)
-	a.send(a.tcp(a.mac, a.gpu, 0, 100, 0, 0)) // to itself
+	a.send(a.tcp(a.mac, a.gpu, 0, 100, 0, 0))
 	step()
 	p := a.tcp(b.mac, a.gpu, 0, 100, 0, 0)
 	b.busy = true
@@ -132,7 +130,6 @@ func goldenDropped(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// goldenImpaired has links that lose segments and hold some back.
 func goldenImpaired(t *testing.T, out io.Writer) {
 	sw := newSwitch(t)
 	a := newHost(t, sw, 0, wire.LinkOptions{Up: wire.Impairment{Seed: 4, Loss: 0.3, Reorder: 0.2}})
@@ -163,8 +160,8 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.Writer.Write(b)
 }
 
-// goldenMissed has packets for which the ring had no room: the next record of their interface has
-// their number, and so do the statistics.
+// goldenMissed has packets for which the ring had no room: the next record of their interface has their number,
+// and so do the statistics.
 func goldenMissed(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	g := &gate{make(chan struct{}), out}
@@ -186,8 +183,7 @@ func goldenMissed(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// blocks are the block types in a capture (draft-ietf-opsawg-pcapng, 4): name, and length of the
-// fixed fields.
+// blocks are the block types in a capture (draft-ietf-opsawg-pcapng, 4): name, and length of the fixed fields.
 var blocks = map[uint32]struct {
 	name  string
 	fixed int
@@ -254,8 +250,7 @@ func dumpData(b *strings.Builder, data []byte) {
 	}
 }
 
-// dumpOptions prints options: code, length, value (as text if it is) and padding. It prints the
-// architecture in the section header as GOARCH.
+// dumpOptions prints options. It prints the architecture in the section header as GOARCH.
 func dumpOptions(b *strings.Builder, options []byte, owner string) error {
 	for len(options) > 0 {
 		code, n := binary.LittleEndian.Uint16(options), int(binary.LittleEndian.Uint16(options[2:]))

@@ -35,7 +35,7 @@ type host struct {
 	mem  []byte      // the same memory
 	ram  *dma.Region
 	came atomic.Int64
-	busy bool // it has no buffers
+	busy bool
 	// noGSO: it accepts no GSO packets.
 	noGSO bool
 	seg   [1]dma.Segment
@@ -85,8 +85,8 @@ func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 
-// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory, and reports that place: all but
-// 64 bytes lie outside of the registered buffer.
+// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory: all but 64 bytes lie outside of the
+// registered buffer.
 func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tap := h.link.Tap()
 	for _, p := range batch {
@@ -128,8 +128,8 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture of the packets that hosts send and receive. Its patience is long, so
-// that a writer that gets no CPU for a while does not count as stuck.
+// attached starts a capture of hosts' packets. Its patience is long, so that a writer that gets no CPU for a
+// while does not count as stuck.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
 	o.patience = cmp.Or(o.patience, testkit.Patience)
@@ -188,7 +188,6 @@ func (h *host) arp() *wire.Packet {
 	return p
 }
 
-// frame is a frame in a file.
 type frame struct {
 	iface   string
 	data    []byte
@@ -198,7 +197,6 @@ type frame struct {
 	info    gopacket.CaptureInfo
 }
 
-// read reads all frames and statistics of a file.
 func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.NgInterfaceStatistics) {
 	t.Helper()
 	stats = map[string]pcapgo.NgInterfaceStatistics{}

@@ -8,9 +8,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A frame is in the file once, with its fate at both ends: whole, cut for a receiver without GSO,
-// at several receivers, or partly dropped.
-//
 // Invariant: wire/capture: With both ends in one record, a frame is in the file only once.
 func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	sw := newSwitch(t)
@@ -61,7 +58,6 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 }
 
-// If a comment has no room for all receivers, it says that there are more.
 func TestFloodToManyIsThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -74,8 +70,7 @@ func TestFloodToManyIsThereOnce(t *testing.T) {
 	}
 }
 
-// Eight workers send to each other concurrently: each frame is in the file once, as it was sent, or
-// counted as missed.
+// Eight workers send to each other concurrently.
 func TestFramesUnderLoadAreThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer

@@ -74,14 +74,13 @@ const (
 	isbIfDrop    = 5
 )
 
-// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length,
-// interface, timestamp and two lengths.
+// packetHead is the length of an enhanced packet block (4.3) before its data.
 const packetHead = 28
 
 var le = binary.LittleEndian
 
-// block is a pcapng block being made, little endian. It is reused for the next one: once it has
-// grown to the longest block it allocates nothing.
+// block is a pcapng block being made, little endian. It is reused for the next one, so that it allocates
+// nothing once it has grown.
 type block []byte
 
 // begin starts a block; end fills in its length.
@@ -119,8 +118,8 @@ func (b *block) text(code uint16, s string) {
 	}
 }
 
-// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut before
-// the character that does not fit.
+// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut before the
+// character that does not fit.
 func (b *block) optionText(code uint16, s []byte) {
 	if n := math.MaxUint16; len(s) > n {
 		for n > math.MaxUint16-utf8.UTFMax && !utf8.RuneStart(s[n]) {

@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// contents is everything that pcapgo reads from a file.
 type contents struct {
 	section    pcapgo.NgSectionInfo
 	interfaces []pcapgo.NgInterface
@@ -35,7 +34,6 @@ type packet struct {
 	Data []byte
 }
 
-// contentsOf reads a file to its end.
 func contentsOf(t rapid.TB, file []byte) (c contents) {
 	t.Helper()
 	r, err := pcapgo.NewNgReader(bytes.NewReader(file), pcapgo.NgReaderOptions{})
@@ -66,8 +64,8 @@ func contentsOf(t rapid.TB, file []byte) (c contents) {
 	return c
 }
 
-// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each written field from the file, and writes
-// the same bytes for these fields.
+// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each written field from the file, and writes the same
+// bytes for these fields.
 func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	text := rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringN(-1, -1, 300))
 	rapid.Check(t, func(t *rapid.T) {
@@ -165,7 +163,6 @@ func packetOf(r *record) packet {
 	return p
 }
 
-// gopacketFile returns the file that gopacket writes.
 func gopacketFile(t *rapid.T, c contents, statistics bool) []byte {
 	var file bytes.Buffer
 	w, err := pcapgo.NewNgWriterInterface(&file, c.interfaces[0], pcapgo.NgWriterOptions{SectionInfo: c.section})
@@ -194,8 +191,7 @@ func equal(t rapid.TB, what string, got, want any) {
 	}
 }
 
-// An option's length has 16 bits: a longer text is cut between two characters, and the rest of the
-// file stays readable.
+// An option's length has 16 bits: a longer text is cut between two characters.
 func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -217,7 +213,6 @@ func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	}
 }
 
-// The capture does not write an inconsistent record, and ends with an error.
 func TestImpossibleFrameIsNotWritten(t *testing.T) {
 	for name, r := range map[string]*record{
 		"longer than the frame": {iface: &iface{}, data: make([]byte, 60), n: 60, length: 59},

@@ -14,11 +14,11 @@ const (
 	maxLost  = 8
 )
 
-// record is one frame on its way to the file. The goroutine that has reserved it writes it, then
-// the writer reads it.
+// record is one frame on its way to the file. The goroutine that has reserved it writes it, then the writer
+// reads it.
 type record struct {
 	turn  atomic.Uint64 // see ring
-	index uint64        // its index in the ring
+	index uint64        // in the ring
 
 	iface    *iface // nil: nothing to write
 	when     int64  // Unix time in ns
@@ -42,11 +42,11 @@ type record struct {
 	lostMore bool
 	held     int // segments that the link held back
 
-	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its
-	// fate at its receivers. The record locates only the first receiver's payload.
+	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its fate at its
+	// receivers. The record locates only the first receiver's payload.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
-	nEnds  int // number of ends
+	nEnds  int
 	more   int // receivers that did not fit
 	taken  locations
 }
@@ -57,7 +57,7 @@ const maxEnds = 4
 // end is a frame's fate at one receiver.
 type end struct {
 	iface   *iface
-	frames  int // number of pieces in which it came, dropped ones included
+	frames  int // in which it came, dropped ones included
 	dropped int
 	payload uint32 // bytes taken
 	reason  wire.DropReason
@@ -111,8 +111,7 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// On a fault the captured frame ends here; the receiver's copy of the payload meets the fault too,
-	// and handles it.
+	// On a fault the captured frame ends here; the receiver's copy of the payload meets the fault too.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }
@@ -135,15 +134,13 @@ func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	}
 }
 
-// locations are the places of a payload.
 type locations struct {
 	frag [maxFrags]frag
 	n    int
 	more int // frags that did not fit
 }
 
-// frag is a piece of payload. In GPU memory each piece of the driver or the application has its own
-// frag; append joins consecutive pieces in other memory of one kind to one frag.
+// frag is a piece of payload. Consecutive pieces in other memory than a GPU's, of one kind, are one frag.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind
@@ -151,13 +148,11 @@ type frag struct {
 	len    uint32
 }
 
-// set sets the places of the first n bytes of segs.
 func (ps *locations) set(segs []dma.Segment, n uint32) {
 	ps.n, ps.more = 0, 0
 	ps.append(segs, n)
 }
 
-// append adds the places of the first n bytes of segs.
 func (ps *locations) append(segs []dma.Segment, n uint32) {
 	for _, s := range segs {
 		s.Len = min(s.Len, n)

@@ -2,10 +2,10 @@ package capture
 
 import "sync/atomic"
 
-// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's
-// bounded MPMC queue: each slot has a sequence number that shows whether a producer may reserve it or
-// the consumer may read it. A record is reserved, filled, and then committed; the consumer sees records
-// in the order in which they were reserved.
+// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's bounded MPMC
+// queue: each slot has a sequence number that shows whether a producer may reserve it or the consumer may read
+// it. A record is reserved, filled, and then committed; the consumer sees records in the order in which they
+// were reserved.
 type ring struct {
 	slots []record
 	mask  uint64
@@ -41,10 +41,8 @@ func (r *ring) reserve() *record {
 	}
 }
 
-// reserved returns the reserved record with index i.
 func (r *ring) reserved(i uint64) *record { return &r.slots[i&r.mask] }
 
-// commit passes a record to the consumer.
 func (s *record) commit() { s.turn.Store(s.index + 1) }
 
 // next returns the next committed record; nil: none yet.
@@ -61,5 +59,4 @@ func (r *ring) free() {
 	r.head++
 }
 
-// empty reports whether nothing is reserved.
 func (r *ring) empty() bool { return r.tail.Load() == r.head }

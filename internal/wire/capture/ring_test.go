@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestRingKeepsOrder: each committed record comes out once, in the order in which producers
-// reserved the records, even if they commit them in another order; a full ring refuses to reserve.
+// Producers commit records in another order than they reserve them.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.

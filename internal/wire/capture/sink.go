@@ -14,7 +14,6 @@ type sink struct {
 	settled uint64    // value of taken at the last settle
 }
 
-// waiting is a packet on its way.
 type waiting struct {
 	end   uint64 // its end in the file
 	iface *iface

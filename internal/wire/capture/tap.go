@@ -19,7 +19,6 @@ type iface struct {
 	reported uint64        // missed so far in the file; used by the writer
 }
 
-// tap is a port's wire.Tap.
 type tap struct {
 	c      *Capture
 	link   *wire.Link
@@ -37,8 +36,7 @@ func (t *tap) Sending(p *wire.Packet) (mark uint64) {
 	return notCaptured
 }
 
-// notCaptured is the mark of a packet without a record: with Options.Once it counts as missed only
-// once.
+// notCaptured is the mark of a packet without a record: with Options.Once it counts as missed only once.
 const notCaptured = math.MaxUint64
 
 // Sent implements wire.Tap.
@@ -66,8 +64,8 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 // Received implements wire.Tap.
 func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	if t.c.once {
-		// If the record's origin is this packet, only this goroutine uses the record until Sent, even
-		// if an earlier packet had the same mark.
+		// If the record's origin is this packet, only this goroutine uses the record until Sent, even if an earlier
+		// packet had the same mark.
 		switch o, mark := p.Origin(); mark {
 		case 0: // a link has delayed it, or no captured port has sent it
 		case notCaptured:

@@ -12,13 +12,12 @@ import (
 type writer struct {
 	c       *Capture
 	sink    *sink
-	ifaces  int // interfaces described in the file; 0: nothing is written yet
+	ifaces  int // described in the file; 0: nothing is written yet
 	block   block
 	text    text
 	unflush bool // the buffer has bytes to flush
 }
 
-// run writes captured packets until Close.
 func (c *Capture) run() {
 	defer close(c.done)
 	w := &writer{c: c, sink: newSink(c.out)}
@@ -95,7 +94,6 @@ func (w *writer) add(i *iface) error {
 	return w.write(*b)
 }
 
-// section begins the file's only section.
 func (w *writer) section() error {
 	b := &w.block
 	b.begin(sectionHeader)
@@ -173,7 +171,6 @@ func (w *writer) packet(r *record) error {
 	return w.write((*b)[packetHead:])
 }
 
-// flags returns a frame's direction and kind of address.
 func flags(r *record) uint32 {
 	direction, reception := uint32(flagOutbound), uint32(flagUnicast)
 	if r.iface.rx {
@@ -198,10 +195,8 @@ func (w *writer) flush() error {
 	return err
 }
 
-// settle counts the packets written completely.
 func (w *writer) settle() { w.c.written.Add(w.sink.settle()) }
 
-// finish writes the statistics of each interface.
 func (w *writer) finish() error {
 	if err := w.sync(); err != nil { // a port may have been attached just before the end
 		return err
