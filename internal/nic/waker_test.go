@@ -21,7 +21,6 @@ func (p *fullPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// plainOutlet is the outlet of a Sender that belongs to no NIC.
 type plainOutlet struct {
 	link *wire.Link
 	w    *wire.Worker
@@ -30,7 +29,6 @@ type plainOutlet struct {
 func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
 func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 
-// All senders of a port, also its RDMA, wait for a receiver as that port.
 // Invariant: nic: Ports that wait for a receiver get equal numbers of its buffers.
 func TestSendersWaitAsTheirPort(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
