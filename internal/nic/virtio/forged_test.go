@@ -20,9 +20,6 @@ type mute struct{}
 
 func (mute) Send([]byte) error { return nil }
 
-// The wire drops a frame whose partial checksum, once completed, would turn it into a control frame, here a
-// notice that job 1 is done.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
@@ -35,7 +32,7 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 		src        wire.MAC
 		etherType  uint16
 		start, off uint16
-		want       uint16 // value that the two bytes of the field would become
+		want       uint16 // of the two bytes of the field
 	}{
 		{"source and type", wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}, 0x99b5, 11, 0, 0x0188},
 		{"type", w.Bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
@@ -70,8 +67,8 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// Linux sends frames with a partial checksum in inner headers. They arrive with a complete checksum, except
-// QinQ at a driver with offloads.
+// Frames with a partial checksum in inner headers arrive with a complete one, except QinQ at a driver with
+// offloads.
 func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 	for name, drop := range map[string]uint64{"offloads": 0, "none": fOffloads} {
 		t.Run(name, func(t *testing.T) {
@@ -83,8 +80,7 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 			inner := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{V6: true, Payload: 999})
 			packet := inner.Bytes()[14:]
 			l4 := 40
-			// SRv6: a routing header with two segments, one left, before TCP (RFC 8754, 2). TCP's checksum is computed with
-			// the last segment's address.
+			// SRv6: a routing header before TCP (RFC 8754, 2). TCP's checksum is computed with the last segment's address.
 			route := append([]byte{6, 4, 4, 1, 1, 0, 0, 0}, make([]byte, 32)...)
 			copy(route[8:], packet[24:40])
 			routed := append(append(bytes.Clone(packet[:40]), route...), packet[40:]...)

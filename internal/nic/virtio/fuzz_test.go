@@ -24,14 +24,12 @@ import (
 // fuzzPatience is short, because waiting frames of a hostile guest test nothing.
 const fuzzPatience = time.Millisecond
 
-// fuzzRAM is the address of a fuzzed guest's frames: slots of fuzzSlot bytes.
 const (
 	fuzzRAM  = 16 << 20
 	fuzzSlot = 256
 )
 
-// fuzzGuest is a guest driven by bytes: it writes to rings, descriptors, frames and commands, and acts as its
-// frontend.
+// fuzzGuest is a guest driven by bytes, and its frontend.
 type fuzzGuest struct {
 	*suiteGuest
 	b      []byte
@@ -63,7 +61,6 @@ func (g *fuzzGuest) parts(ring byte) (i int, desc, avail, used []byte) {
 	return i, g.RAM[d:], g.RAM[a:], g.RAM[u:]
 }
 
-// addr returns an address chosen by the input, also unmapped ones.
 func (g *fuzzGuest) addr() uint64 {
 	n := uint64(g.byte())
 	k := n / 8
@@ -89,25 +86,25 @@ func (g *fuzzGuest) length() uint32 {
 
 func (g *fuzzGuest) step() {
 	switch op := g.byte(); op % 10 {
-	case 0, 1: // write a descriptor
+	case 0, 1:
 		_, desc, _, _ := g.parts(g.byte())
 		d := desc[16*(int(g.byte())%24):]
 		le.PutUint64(d, g.addr())
 		le.PutUint32(d[8:], g.length())
 		le.PutUint16(d[12:], uint16(g.byte()%8))
 		le.PutUint16(d[14:], uint16(g.byte()%24))
-	case 2: // make chains available
+	case 2:
 		i, _, avail, _ := g.parts(g.byte())
 		for range g.byte()%4 + 1 {
 			le.PutUint16(avail[4+2*(int(g.avail[i])%rawRing):], uint16(g.byte()%24))
 			g.avail[i]++
 		}
 		g.show(i, avail)
-	case 3: // make too many chains available, or fewer than before
+	case 3: // too many chains, or fewer than before
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
-	case 4: // send a frame, perhaps with changed headers
+	case 4:
 		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
 		slot, addr := g.slot()
@@ -122,17 +119,17 @@ func (g *fuzzGuest) step() {
 		if op/10%2 == 1 {
 			g.send(addr, 66+uint32(n))
 		}
-	case 5: // send a command
+	case 5:
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16),
 			control.Command(g.byte()%8), 1, uint32(g.byte())
 		slot, addr := g.slot()
 		f.Data = g.bytes(int(g.byte()) % 64)
 		g.send(addr, uint32(copy(slot, f.Append(make([]byte, 12)))))
-	case 6: // write bytes anywhere
+	case 6:
 		b := g.RAM[g.addr()%(rawMem-256):]
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))
-	case 7: // make a peer send a frame
+	case 7:
 		p := g.peers[0]
 		f := nictest.Make(g.mac, p.mac, nictest.Spec{Payload: int(g.byte()) * 30, V6: op/10%2 == 1, Port: 2000 +
 			uint16(op/20%2), UDP: op/40%2 == 1})
@@ -150,14 +147,12 @@ func (g *fuzzGuest) step() {
 	}
 }
 
-// slot returns memory for a frame, at an address that addr can return.
 func (g *fuzzGuest) slot() (mem []byte, addr uint64) {
 	n := uint64(g.byte())
 	addr = fuzzRAM + n%8*8*fuzzSlot + n/8*fuzzSlot
 	return g.RAM[addr:], addr
 }
 
-// send makes a frame of n bytes at addr available on ring 1.
 func (g *fuzzGuest) send(addr uint64, n uint32) {
 	_, desc, avail, _ := g.parts(1)
 	head := g.avail[1] % 24
@@ -173,7 +168,7 @@ func (g *fuzzGuest) show(i int, avail []byte) {
 	g.kick(i)
 }
 
-// frontend does something that QEMU may do for a guest.
+// frontend does something that QEMU may do.
 func (g *fuzzGuest) frontend() {
 	i := int(g.byte()) % len(g.rings)
 	switch g.byte() % 8 {
@@ -212,8 +207,8 @@ type fuzzWorld struct {
 	sw    *wire.Switch
 	peers [2]*suiteGuest
 	flows [2]*numbered
-	marks [2]uint64 // memory used by each peer
-	blank []byte    // GPU memory of each peer
+	marks [2]uint64
+	blank []byte
 }
 
 func newFuzzWorld(f *testing.F) *fuzzWorld {
@@ -233,7 +228,6 @@ func newFuzzWorld(f *testing.F) *fuzzWorld {
 	return w
 }
 
-// check checks that the peers still reach each other, and that their GPUs' memory is unchanged.
 func (w *fuzzWorld) check(t *testing.T) {
 	t.Helper()
 	for i, p := range w.peers {
@@ -249,7 +243,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 	for i, f := range w.flows {
 		deadline := time.Now().Add(10 * time.Second)
-		for got := false; !got; { // the switch may have learnt a spoofed address, so the first frame may get lost
+		for got := false; !got; { // the switch may have learnt a spoofed address
 			if time.Now().After(deadline) {
 				t.Fatalf("peer %d does not reach the other", i)
 			}
@@ -261,7 +255,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 }
 
-// arrived takes received frames, and reports whether the last frame sent is among them.
+// arrived reports whether the last frame sent is among the received ones.
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
@@ -276,8 +270,6 @@ func (n *numbered) arrived() (last bool) {
 	return last
 }
 
-// FuzzGuest runs a hostile guest on one NIC of a switch, and checks the other NICs.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
 	for _, s := range fuzzSeeds() {
@@ -322,7 +314,6 @@ func fuzzSeeds() [][]byte {
 	}
 	receives := bytes.Join([][]byte{desc(0, 0, 8, 2, 2, 0), desc(0, 1, 16, 5, 2, 0), avail(0, 0), avail(0, 1), {7, 3},
 		{7, 100}, work(0)}, nil)
-	// header split on queue 1, a rule for it, buffers of header and GPU page
 	ctx := context.Background()
 	commands := bytes.Join([][]byte{
 		seedCommand(1, func(c *control.Client) { _, _ = c.Hello(ctx) }),

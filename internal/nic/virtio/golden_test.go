@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// TestGolden compares the feature bits, protocol features and queues that a device offers with recorded ones.
 // The device offers no configuration space: QEMU serves it.
 func TestGolden(t *testing.T) {
 	var b strings.Builder

@@ -103,8 +103,6 @@ func TestPausesLoseNothing(t *testing.T) {
 	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
 }
 
-// Frames that wait for a receiver when the frontend stops their queue arrive once after the restart.
-//
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
@@ -153,8 +151,6 @@ func TestFullCallBlocksNobody(t *testing.T) {
 	}
 }
 
-// A guest whose memory is truncated under traffic loses its NIC; its peers do not.
-//
 // Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
@@ -163,7 +159,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 			w.A.Post(0, 4)
 			w.Bad.Post(0, 4)
 			f := tcp(w.Bad, w.A, 6000)
-			if sender { // the frame waits in the ring, its payload behind the new end
+			if sender { // its payload lies behind the new end
 				w.Bad.Add(0, &f, false)
 			}
 			w.Bad.OK(unix.Ftruncate(w.Bad.FD, 0))
@@ -175,14 +171,14 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 			if err := <-w.Bad.served; err == nil {
 				t.Error("the frontend was served on")
 			}
-			w.Bad.served <- nil // for the cleanup
+			w.Bad.served <- nil
 			testkit.Equal(t, "errors of the other", len(w.A.dev.Errors()), 0)
 			w.Moves(t)
 		})
 	}
 }
 
-// If a frontend removes memory under traffic, only waiting frames in that memory are lost.
+// Waiting frames are lost if the frontend removes their memory.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	before := w.A.dev.Port().Link().Counters().Busy
@@ -204,7 +200,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// Only a driver that continues its rings keeps the state that commands of the previous driver set up.
+// A driver that continues its rings is not new.
 //
 // Invariant: nic/virtio: A new driver inherits no state of the previous one.
 func TestNewDriverInheritsNothing(t *testing.T) {

@@ -15,15 +15,13 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers maps kinds of drivers to the features that each lacks. Only legacy has the shorter virtio_net_hdr.
+// headers has the features that drivers lack. Only legacy has the shorter virtio_net_hdr.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 
-// soon is a guest's timeout in tests that wait in vain if the NIC misreads a virtio_net_hdr.
+// soon is for tests that wait in vain if the NIC misreads a virtio_net_hdr.
 const soon = 5 * time.Second
 
-// Frames go both ways between a modern driver and each other kind.
-//
 // Invariant: nic/virtio: virtio_net_hdr is as long as the negotiated features say, in both
 // directions.
 func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
@@ -93,7 +91,6 @@ func superFrame(from, to *suiteGuest, payload int, mss uint16) nictest.Frame {
 	return f
 }
 
-// The header may be spread over descriptors in any way.
 func TestHeaderInPieces(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -145,16 +142,15 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// Without MRG_RXBUF a frame or GSO packet goes to one chain: here as Linux makes them for GUEST_TSO4 (19
-// descriptors), for an MTU of 9000 (5), and otherwise (1).
+// Chains are as Linux makes them for GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1).
 func TestOneChainForEachFrame(t *testing.T) {
 	const tso4, tso6 = 1 << 7, 1 << 8
 	for _, c := range []struct {
 		name  string
 		drop  uint64
-		sizes []uint32 // of a chain's buffers
+		sizes []uint32
 		mtu   uint16
-		fits  []int // payload lengths of frames; of GSO packets if longer than the MTU
+		fits  []int // payload lengths; of GSO packets if above the MTU
 		big   []int
 	}{
 		{"19 descriptors", 0, append([]uint32{12, 4080}, slices.Repeat([]uint32{4096}, 17)...), 9000,
@@ -226,7 +222,6 @@ func TestBufferShorterThanHeader(t *testing.T) {
 	}
 }
 
-// A legacy driver can use header split, rules and commands.
 func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -286,9 +281,8 @@ func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	}
 }
 
-// The device serves any set of offload features, whether the specification allows it (5.1.3.1) or not: QEMU
-// offers, and Linux accepts, HOST_TSO4 without CSUM (csum=off) and GUEST_TSO4 without GUEST_CSUM
-// (guest_csum=off).
+// QEMU offers, and Linux accepts, sets that the specification does not allow (5.1.3.1): HOST_TSO4 without CSUM,
+// GUEST_TSO4 without GUEST_CSUM.
 func TestAnySetOfFeaturesIsServed(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 1500})

@@ -50,10 +50,8 @@ func (m *monitored) TakeEventFDs() {
 	d.log.Error("the frontend does not take its calls, and gets no more until it reconnects")
 }
 
-// requestRSS makes the monitor set the default RSS again. It waits only for mu.
 func (d *Device) requestRSS() { d.report(func() { d.rssDue = true }) }
 
-// failed makes the monitor log why a queue stopped.
 func (d *Device) failed(index int, err error) {
 	d.report(func() {
 		if d.failures == nil {

@@ -15,10 +15,10 @@ import (
 type stream struct {
 	a, b  *suiteGuest
 	f     nictest.Frame
-	tx    []virtq.Buf // one frame's header and payload
+	tx    []virtq.Buf
 	rx    []virtq.Buf
 	used  [rawRing]virtq.Used
-	frame int // bytes of a frame, virtio_net_hdr included
+	frame int // bytes, with virtio_net_hdr
 	out   int // frames sent and not completed
 }
 
@@ -43,7 +43,7 @@ func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 		l.post(uint32(i))
 	}
 	l.b.publish(0)
-	for range 1000 { // a frame is dropped while the receiver's ring has not started
+	for range 1000 { // frames are dropped while the receiver's ring has not started
 		l.Add(1)
 		l.Show()
 		l.Done(true)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// pause does what QEMU's vhost_net_stop does (QMP stop, a migration). It returns the rings' bases.
+// pause does what QEMU's vhost_net_stop does. It returns the rings' bases.
 func (g *suiteGuest) pause() (bases []uint32) {
 	g.Helper()
 	bases = g.bases()
@@ -20,7 +20,7 @@ func (g *suiteGuest) pause() (bases []uint32) {
 	return bases
 }
 
-// resume does what QEMU's vhost_net_start does (QMP cont), with rings that continue at these bases.
+// resume does what QEMU's vhost_net_start does, with rings that continue at these bases.
 func (g *suiteGuest) resume(bases []uint32) {
 	g.Helper()
 	g.OK(g.front.SetMTU(uint16(g.Port().Limits().MaxFrame - 14)))
@@ -51,7 +51,6 @@ func (g *suiteGuest) status(bits uint8) {
 	testkit.Equal(g, "status", now, was|bits)
 }
 
-// settings are state that a guest has set up by commands.
 type settings struct {
 	g          *suiteGuest
 	generation uint32
@@ -59,7 +58,7 @@ type settings struct {
 	qpn        uint32
 }
 
-// setUp makes the settings, so that TCP to port 2000 goes to queue 1, and its payload to the GPU.
+// setUp sends TCP to port 2000 to queue 1, and its payload to the GPU.
 func (g *suiteGuest) setUp() *settings {
 	g.Helper()
 	p := g.Port()
@@ -88,8 +87,8 @@ func (s *settings) gone() bool {
 		len(now.FlowCounters) == 0
 }
 
-// A transfer from one GPU's memory to another's goes on across ten stops and continues of either guest, or of
-// both.
+// The guests stop and continue during a transfer between their GPUs.
+//
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
 	for name, paused := range map[string][2]bool{"receiver": {false, true}, "sender": {true, false},
@@ -110,7 +109,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 					t.Errorf("frame %d: split %v, dirty %v", seq, got.Split, got.Dirty)
 				}
 			}
-			w.B.Post(1, 30) // buffers that outlive the pauses
+			w.B.Post(1, 30)
 			for range 10 {
 				moves()
 				var a, b []uint32
@@ -149,6 +148,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 }
 
 // After status 0 the next start of the rings decides whether the driver is new.
+//
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {
 	ro := rawOptions{pairs: 3, mtu: 9000, patience: patient, wait: soon}
@@ -220,7 +220,7 @@ func TestPauseAndReset(t *testing.T) {
 	}
 }
 
-// A ring that was stopped at index 0, as happens once in 2^16 chains, continues from there.
+// A ring stops at index 0 once in 2^16 chains.
 func TestPauseAtZero(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 9000})
@@ -244,8 +244,8 @@ func TestPauseAtZero(t *testing.T) {
 	}
 }
 
-// A frame that waits for a receiver when its guest is stopped is sent once, when the guest continues; a frame
-// that waits for the stopped guest is dropped.
+// A frame that waits for a receiver is sent once when its guest continues; one that waits for a stopped guest
+// is dropped.
 func TestPauseWhileFramesWait(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	waits := func(f nictest.Frame) {

@@ -19,7 +19,6 @@ func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 	return p
 }
 
-// TestNICPolled runs the suite with one thread that serves the queues of all NICs, with sleeps and without.
 func TestNICPolled(t *testing.T) {
 	testkit.Slow(t)
 	for name, hot := range map[string]bool{"sleeps": false, "hot": true} {
@@ -46,11 +45,11 @@ func wantsKicks(g *suiteGuest, n int) bool {
 	return le.Uint16(g.At(used+4+8*rawRing)) == uint16(n)
 }
 
-// TestPollersThatSleepWantKicks checks that the device asks the driver of an idle ring for kicks again.
+// TestPollersThatSleepWantKicks: the device asks the driver of an idle ring for kicks again.
 func TestPollersThatSleepWantKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, false)})
 	w.B.Post(0, 8)
-	for sent := 1; sent < 5; sent++ { // one frame was sent when the world was made
+	for sent := 1; sent < 5; sent++ { // one was sent when the world was made
 		for deadline := time.Now().Add(patient); !wantsKicks(w.A, sent); runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatalf("after %d frames the ring is polled for ever", sent)
@@ -61,7 +60,6 @@ func TestPollersThatSleepWantKicks(t *testing.T) {
 	}
 }
 
-// TestHotPollersWantNoKicks checks that frames need no kicks once a ring has started.
 func TestHotPollersWantNoKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, true)})
 	w.B.Post(0, 64)

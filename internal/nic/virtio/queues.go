@@ -73,8 +73,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
-// SetCall implements vhostuser.Device. It fires the new eventfd once, because a call to the old one may be
-// lost.
+// SetCall implements vhostuser.Device. It fires the new eventfd once: a call to the old one may be lost.
 func (d *Device) SetCall(index, fd int) error {
 	call := &d.vring(index).call
 	call.set(fd)
@@ -113,9 +112,8 @@ func (d *Device) EnableQueue(index int, on bool) error {
 	return nil
 }
 
-// setDefaultRSS updates the port's list of receive queues in use.
 func (d *Device) setDefaultRSS() {
-	d.rssMu.Lock() // so that the port gets the latest list last
+	d.rssMu.Lock() // the port gets the latest list last
 	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
@@ -138,7 +136,7 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 	return base, nil
 }
 
-// shut stops the queue. If it had a ring, shut closes all descriptors that the frontend gave for it.
+// shut stops the queue, and closes the descriptors that the frontend gave for it if it had a ring.
 func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {

@@ -28,7 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a nictest.Guest: a vhost-user frontend whose rings the test fills, descriptor by descriptor.
+// suiteGuest is a vhost-user frontend whose rings the test fills, descriptor by descriptor.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -38,12 +38,12 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
-	hdr   int           // length of virtio_net_hdr, by the features
-	ring  uint16        // descriptors of each ring
-	wait  time.Duration // timeout for the NIC
+	hdr   int // length of virtio_net_hdr, by the features
+	ring  uint16
+	wait  time.Duration
 
 	served chan error
-	hang   func() // ends this connection
+	hang   func()
 
 	posted [3]map[uint32][]virtq.Buf
 	cookie uint32
@@ -54,31 +54,31 @@ type suiteGuest struct {
 type rawOptions struct {
 	pairs int
 	mtu   uint16
-	drop  uint64 // features that the driver does not accept
-	ring  uint16 // descriptors of each ring; 0: rawRing
+	drop  uint64
+	ring  uint16 // 0: rawRing
 	noGPU bool
 	p2p   bool
-	table bool // share memory by SET_MEM_TABLE
+	table bool
 
-	noReset bool // do not negotiate RESET_DEVICE
+	noReset bool
 
-	patience time.Duration // of virtio.Config
-	hold     time.Duration // of nic.Config
-	clock    func() int64  // of nic.Config
-	log      *slog.Logger  // nil: none
-	pollers  *nic.Pollers  // nil: each queue's worker has a thread
-	wait     time.Duration // timeout for the NIC; 0: 20 s
+	patience time.Duration
+	hold     time.Duration
+	clock    func() int64
+	log      *slog.Logger // nil: none
+	pollers  *nic.Pollers
+	wait     time.Duration // for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
-	claims   bool // source addresses are checked: wire.Identity
-	storm    int  // of wire.LinkOptions
+	claims   bool // wire.Identity is checked
+	storm    int
 }
 
 const (
 	rawGPU     = nictest.GPUBase
 	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
-	rawBehind  = 4096           // bytes of the file behind the RAM
-	rawUser    = 0x7f0000000000 // user address of guest-physical 0
+	rawBehind  = 4096
+	rawUser    = 0x7f0000000000 // of guest-physical 0
 	rawRing    = 256
 	poison     = 0xee
 
@@ -110,7 +110,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newRawGuest attaches a NIC to the switch, and guest i to the NIC. The guest's rings run.
+// newRawGuest attaches a NIC to the switch, and guest i, whose rings run, to the NIC.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
@@ -134,7 +134,6 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	return g
 }
 
-// connect empties the guest's memory, attaches a frontend and starts its rings.
 func (g *suiteGuest) connect(o rawOptions) {
 	g.Helper()
 	g.OK(unix.Madvise(g.RAM, unix.MADV_REMOVE))
@@ -249,7 +248,7 @@ func (g *suiteGuest) publish(i int) {
 	}
 }
 
-// poll sleeps on the call eventfd until ring i has used at least one chain.
+// poll sleeps on the call eventfd until ring i has used a chain.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
@@ -316,7 +315,6 @@ func (g *suiteGuest) fault(vring int) (fd int) {
 	return fd
 }
 
-// broken waits until a vring has stopped on an error, and returns the error.
 func (g *suiteGuest) broken(vring int, fault int) string {
 	g.Helper()
 	fds := []unix.PollFd{{Fd: int32(fault), Events: unix.POLLIN}}
@@ -357,7 +355,7 @@ func (g *suiteGuest) repost(q int, u virtq.Used) {
 func netHeader(f *nictest.Frame) []byte {
 	b := make([]byte, 12)
 	if f.Partial {
-		b[0] = 1 // NEEDS_CSUM
+		b[0] = 1
 		le.PutUint16(b[6:], f.Start)
 		le.PutUint16(b[8:], f.Offset)
 	}
@@ -413,7 +411,7 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 		return f // returned unused
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // with num_buffers, also for a legacy header
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // a legacy header has no num_buffers
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]

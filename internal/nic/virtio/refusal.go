@@ -2,8 +2,8 @@ package virtio
 
 import "vnic.dev/vnic/internal/nic"
 
-// refusal records that the queue refused a frame, and why. As long as it holds (see recall), the queue refuses
-// further frames of the same kind that need more than room, without another walk over its chains.
+// refusal records why the queue refused a frame, to refuse further frames without another walk over its chains
+// (see recall).
 type refusal struct {
 	result     nic.Result // PutNoBuffer or PutTooBig
 	generation uint64     // Generation of the space
@@ -19,8 +19,8 @@ func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
 	return &q.refused[0]
 }
 
-// remember records the refusal of a frame after a walk over n chains; all: these were all available chains. The
-// walk's chains must be rewound.
+// remember records the refusal of a frame after a walk over n chains, which must be rewound; all: they were all
+// available chains.
 func (q *rxQueue) remember(f *nic.Frame, n int, all bool, res nic.Result) {
 	q.remembers = true
 	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, all, q.room}
@@ -37,15 +37,14 @@ func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	return r.result, true
 }
 
-// forget clears the refusals; the next chains have changed.
 func (q *rxQueue) forget() {
 	if q.remembers {
 		q.remembers, q.refused = false, [2]refusal{}
 	}
 }
 
-// full reports whether the descriptor table has no room for another chain beside the n available ones, even one
-// as short as the shortest of them.
+// full reports whether the descriptor table has no room for another chain as short as the shortest of the n
+// available ones.
 func (q *rxQueue) full(n int) bool {
 	free, least := int(q.vq.Size()), int(q.vq.Size())
 	for i := range n {

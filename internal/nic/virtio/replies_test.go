@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ask sends n requests, numbered from seq, and does not wait for the answers.
 func (g *suiteGuest) ask(seq, n uint32) {
 	g.Helper()
 	for i := range n {

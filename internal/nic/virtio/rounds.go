@@ -1,10 +1,9 @@
 package virtio
 
 // EndWorker ends the worker of transmit queue i and keeps the ring: the caller may then run the queue's rounds
-// itself (Round). The caller calls EndWorker again after its last round, to order that round before the end of
-// the queue for the race detector.
+// itself (Round), and calls EndWorker again after the last one, for the race detector.
 func (d *Device) EndWorker(i int) {
-	d.rssMu.Lock() // orders this call after StartQueue, which ends with setDefaultRSS, for the race detector
+	d.rssMu.Lock() // after StartQueue, which ends with setDefaultRSS
 	defer d.rssMu.Unlock()
 	d.tx[i].sender.Stop()
 }

@@ -11,27 +11,25 @@ import (
 )
 
 // maxPieces bounds the chains of one frame (MRG_RXBUF): a queue takes no further chain for a frame when its
-// chains' pieces (piecesOf) exceed maxPieces. A chain counts for at least chainPieces, because a chain costs
-// more than a segment. So a frame may use 1025 chains, for example 64 KiB in buffers of 64 bytes.
+// chains' pieces (piecesOf) exceed maxPieces. A chain counts for at least chainPieces, because it costs more
+// than a segment.
 const (
 	maxPieces   = virtq.MaxSegments
 	chainPieces = 4
 )
 
 // keepChains is how many Chains the queue keeps for the next frame. Because long and short frames may
-// alternate, the queue keeps a longer list until keepFrames frames in a row needed at most keepChains.
+// alternate, it keeps a longer list until keepFrames frames in a row needed at most keepChains.
 const (
 	keepChains = 256
 	keepFrames = 64
 )
 
-// maxOwn is the maximum length of a frame's Header: frames of the control channel are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. A goroutine that uses the fields below RxBase holds RxBase's
-// lock.
+// rxQueue is a receive virtqueue. A goroutine that uses the fields below RxBase holds RxBase's lock.
 type rxQueue struct {
-	vring // the user of its ring and its kick holds RxBase's lock
+	vring // with RxBase's lock
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
@@ -40,22 +38,22 @@ type rxQueue struct {
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int  // number of chains that were too few for the last frame that found too few
+	short      int  // too few chains for the last frame that found too few
 	faulty     bool // the last peeked chain of this frame has unreachable memory
 	awaited    awaited
 	remembers  bool
-	refused    [2]refusal    // of a whole frame, and of a split one
-	room       uint32        // room in the chains of a refused frame: see roomFor
-	chains     []virtq.Chain // memory for the chains of a frame
+	refused    [2]refusal
+	room       uint32 // of the chains of a refused frame: see roomFor
+	chains     []virtq.Chain
 	peeked     int
-	few        int           // consecutive frames that needed at most keepChains, while chains is longer
-	buffers    []dma.Segment // of all chains of a frame, in order
+	few        int // frames in a row that needed at most keepChains, while chains is longer
+	buffers    []dma.Segment
 	header     []dma.Segment
 	payload    []dma.Segment
-	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers
+	scratch    [maxNetHdr + maxOwn]byte
 }
 
-// awaited is the state for which AwaitBuffers last asked for a kick: more than n chains available from base on.
+// awaited is the state for which AwaitBuffers last asked for a kick.
 type awaited struct {
 	base virtq.Base
 	n    int
@@ -98,7 +96,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	faulty := q.faulty
 	if q.faulty = false; faulty {
-		n++ // the faulty chain
+		n++
 	}
 	q.trim(n)
 	switch {
@@ -127,9 +125,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns the n chains of a frame to the driver with used.len 0. The queue does not stop: the driver may
-// post such small buffers (5.1.6.3.1), and does not know which memory is shared. The chains do not stay in the
-// ring, because the queue would walk over them again for other frames.
+// giveUp returns the n chains of a frame to the driver with used.len 0. The queue goes on: the driver may post
+// such small buffers (5.1.6.3.1), and does not know which memory is shared.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
 		q.vq.Commit(q.chains[i].Head, 0)
@@ -138,7 +135,7 @@ func (q *rxQueue) giveUp(n int) {
 	q.forget()
 }
 
-// roomFor returns the room that a frame needs in its chains: for a split frame, in their payload buffers.
+// roomFor returns the room that a frame needs: for a split frame, in the payload buffers.
 func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
 		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // without the payload that goes to the header buffer
@@ -146,8 +143,7 @@ func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
-// trim frees the segment lists of chains that the last frame needed and this one, with n chains, did not. After
-// keepFrames frames that did not need it, trim shortens a very long list of chains.
+// trim frees the segment lists of chains that the last frame needed and this one, with n chains, did not.
 func (q *rxQueue) trim(n int) {
 	for i := n; i < q.peeked; i++ {
 		q.chains[i].Trim()
@@ -167,7 +163,7 @@ func (q *rxQueue) trim(n int) {
 	}
 }
 
-// reuse is dma.Reuse, but keeps long segment lists while the queue keeps a long list of chains.
+// reuse is dma.Reuse, but keeps long segment lists beside a long list of chains.
 func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	if len(q.chains) > keepChains {
 		return segs[:0]
@@ -175,7 +171,6 @@ func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	return dma.Reuse(segs)
 }
 
-// begin starts the ring if the driver has kicked it, and reports whether it did.
 func (q *rxQueue) begin() bool {
 	if !q.kicks.Consume(q.kick) {
 		return false
@@ -185,7 +180,6 @@ func (q *rxQueue) begin() bool {
 	return true
 }
 
-// suppressKicks disables kicks, once the queue has had buffers.
 func (q *rxQueue) suppressKicks() {
 	switch {
 	case q.hadBuffers:
@@ -203,7 +197,6 @@ func (q *rxQueue) used() bool {
 	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
-// kicked handles a kick of the queue.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -219,7 +212,7 @@ func (q *rxQueue) kicked() {
 }
 
 // putWhole writes virtio_net_hdr and a frame contiguously (virtio 1.3, 5.1.6.4). It returns how many chains it
-// peeked; if it returns PutTaken, it has committed them.
+// peeked, and has committed them if it returns PutTaken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
@@ -233,7 +226,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
-		room += min(need-room, c.InLen) // min: chains of 4 GiB would overflow room
+		room += min(need-room, c.InLen) // chains of 4 GiB would overflow room
 		switch n {
 		case 0:
 		case 1:
@@ -247,8 +240,8 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // 0: a driver with header split sees that the frame is not split
-	if f.Meta.GSOType != splitter.GSONone { // hdr_len: a hint for the receiver (5.1.6.4.1)
+	hlen := uint32(0)                       // 0: the frame is not split
+	if f.Meta.GSOType != splitter.GSONone { // a hint for the receiver (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
 	if res := q.result(m.Whole(q.payload, q.headers(f, hlen, n), f.Payload)); res != nic.PutTaken {
@@ -262,11 +255,11 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// putSplit writes headers to the header buffer of the first chain, and payload to the payload buffers of as
-// many chains as it needs. A chain's first descriptor is its header buffer. used.len counts virtio_net_hdr,
-// headers and payload in the first chain, payload alone in the others, whose header buffers stay unchanged.
+// putSplit writes headers to the header buffer of the first chain, its first descriptor, and payload to the
+// other descriptors of as many chains as it needs. used.len counts virtio_net_hdr and headers in the first
+// chain only.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only of a frame that is not TCP
+	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only if not TCP
 	need := q.roomFor(f)
 	q.payload = q.reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
@@ -306,7 +299,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: it returns chains with used.len 0, without reading their descriptors.
+// Return implements nic.Returner, without reading the chains' descriptors.
 func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return 0
@@ -337,10 +330,9 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	q.vq.Rewind(n)
 }
 
-// piecesOf returns how much of maxPieces a chain counts.
 func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
 
-// next peeks chain n of a frame. pieces is the sum of piecesOf over the frame's previous chains.
+// next peeks chain n of a frame. pieces is the sum of piecesOf over its previous chains.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
@@ -375,7 +367,6 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 	return c, nic.PutTaken
 }
 
-// headers returns virtio_net_hdr and the headers of a frame.
 func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	if !q.mrg {
 		buffers = 1
@@ -384,7 +375,7 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy header ends before num_buffers
 }
 
-// result returns the Result for the error err of a copy. It stops the queue unless the sender caused the error.
+// result returns the Result for the error of a copy. It stops the queue unless the sender caused the error.
 func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
@@ -420,8 +411,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// The kick comes only beyond q.short chains. Senders that wait for fewer chains would miss it: wake the next
-	// one.
+	// The kick comes only beyond q.short chains: a sender that waits for fewer would miss it.
 	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
 		q.awaited = state
 		if q.short > 0 {
@@ -441,7 +431,7 @@ func (q *rxQueue) Buffers() int {
 
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.recordStop(q.index, err) // here, before the driver can set the queue up again
+		q.dev.recordStop(q.index, err) // before the driver can set the queue up again
 	}
 }
 

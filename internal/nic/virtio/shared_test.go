@@ -19,7 +19,7 @@ const (
 	moreSize = 1 << 20
 )
 
-// addMore maps a file with flags, as a frontend does, and shares it as guest memory.
+// addMore maps a file with flags, and shares it as guest memory.
 func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 	g.Helper()
 	mem, err := unix.Mmap(fd, 0, moreSize, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -33,9 +33,8 @@ func (g *suiteGuest) memfd() int { return int(testkit.Memfd(g, moreSize).Fd()) }
 
 func (g *suiteGuest) lost() int { return int(g.Port().Link().Counters().Drops[wire.DropFault]) }
 
-// memoryCases are kinds of memory that a frontend adds while the NIC works.
 var memoryCases = map[string]struct {
-	add     func(g *suiteGuest) (mem []byte) // returns its bytes as the guest sees them
+	add     func(g *suiteGuest) (mem []byte) // as the guest sees it
 	reached bool
 	line    string // in the log, about the memory itself; "": none
 }{
@@ -56,7 +55,7 @@ var memoryCases = map[string]struct {
 // queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	for name, c := range memoryCases {
-		for _, table := range []bool{false, true} { // share all memory by SET_MEM_TABLE
+		for _, table := range []bool{false, true} { // by SET_MEM_TABLE
 			t.Run(name+map[bool]string{true: ", whole table"}[table], func(t *testing.T) {
 				var log lockedBuffer
 				w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, table: table,
@@ -65,7 +64,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				mem := c.add(g)
 				before := g.lost()
 
-				// Sent frames: only the payload lies in the additional memory.
+				// Sent: only the payload lies in the additional memory.
 				f := tcp(g, w.A, 1000)
 				bufs := g.layOut(&f, false)
 				copy(mem, f.Payload)
@@ -83,7 +82,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					testkit.Equal(t, "frames lost", g.lost()-before, 3)
 				}
 
-				// Received frames: the buffer lies in the additional memory.
+				// Received: the buffer lies in the additional memory.
 				g.OK(g.rings[0].Add(nil, []virtq.Buf{{Addr: moreMem + 1<<16, Len: 68 << 10}}, 200))
 				g.publish(0)
 				in := tcp(w.A, g, 1000)
@@ -97,7 +96,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				w.A.Post(0, 1)
 				f = tcp(g, w.A, 900)
 				g.Send(0, f)
-				if c.reached { // otherwise frames were lost, see above
+				if c.reached { // otherwise frames were lost above
 					testkit.Equal(t, "frames lost", g.lost(), before)
 				}
 				nictest.Arrives(t, w.A, 0, &f)
@@ -124,7 +123,6 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that the frontend does not share does not start: SET_VRING_KICK is refused.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -146,7 +144,6 @@ func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device returns unreachable receive buffers empty, and drops the frame.
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	for name, c := range map[string]struct {

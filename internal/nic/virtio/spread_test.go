@@ -26,10 +26,9 @@ func (g *suiteGuest) post(q, n int) {
 	g.publish(2 * q)
 }
 
-// spread waits until flows are spread over these queues.
 func (g *suiteGuest) spread(want ...uint16) {
 	g.Helper()
-	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool { // the monitor sets the table
+	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool {
 		r, err := g.Port().RSS()
 		g.OK(err)
 		slices.Sort(r.Table)
@@ -62,8 +61,8 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// Flows to a driver that uses no commands are spread over the receive queues in use, as the kernel's virtio_net
-// expects; with commands they go to queue 0 until the driver sets RSS.
+// With commands of the driver, flows go to queue 0 until it sets RSS.
+//
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// For a receiver without TSO the wire segments a GSO packet whose payload is longer than its gso_size. A
-// gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
+// A gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {

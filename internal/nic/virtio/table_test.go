@@ -18,7 +18,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it.
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
@@ -37,9 +36,9 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 	show(old)
 
-	// a sends to b, whose buffers lie in that memory, and b sends payload from it to a.
+	// a sends to b, whose buffers lie in that memory, and b sends payload from it.
 	var got [2]atomic.Uint64
-	var stop [2]chan struct{} // senders, receivers: senders stop first
+	var stop [2]chan struct{} // senders, receivers
 	var flows [2]sync.WaitGroup
 	for i := range stop {
 		stop[i] = make(chan struct{})
@@ -132,7 +131,8 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// A frontend replaces all of its guest's memory, rings included.
+// All of the guest's memory is replaced, rings included.
+//
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
 func TestRingsReplacedByTable(t *testing.T) {
@@ -143,7 +143,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_, err := unix.Pwrite(next, b.RAM, 0)
 	b.OK(err)
 	b.OK(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
-	// The test's own mapping follows, at the same address, because the rings keep pointers.
+	// The test's own mapping stays at the same address: the rings keep pointers.
 	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.OK(err)
@@ -169,7 +169,6 @@ func memfd(t testing.TB, name string, size int64) int {
 	return fd
 }
 
-// mapped returns the line of a memfd in /proc/self/maps, or "".
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
 	maps := testkit.Must(os.ReadFile("/proc/self/maps"))(t)

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// tiny runs a test with small rings (virtio 1.3, 2.7: any power of two), for drivers with all features, and
-// without some.
+// tiny runs a test with small rings (virtio 1.3, 2.7: any power of two), with and without some features.
 func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	for _, size := range []uint16{1, 2, 4} {
 		for _, lacks := range []uint64{0, fEventIdx, fIndirect, fMrg, fVersion1 | fMrg} {
@@ -35,7 +34,7 @@ func TestTinyRings(t *testing.T) {
 			nictest.Arrives(t, w.A, 0, &back)
 		}
 		for i := range uint32(5) {
-			w.A.ask(1+i, 1) // the device's answer waits for a buffer
+			w.A.ask(1+i, 1)
 			w.A.Post(0, 1)
 			testkit.Equal(t, "answer", w.A.answer().Seq, 1+i)
 		}
@@ -49,7 +48,6 @@ func (g *suiteGuest) sendWhole(f nictest.Frame) {
 	g.Send(0, f)
 }
 
-// More frames than a ring has slots arrive in order.
 func TestTinyRingsWake(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)
@@ -80,8 +78,7 @@ func TestTinyRingsWake(t *testing.T) {
 	})
 }
 
-// A frame's buffers may be an indirect table that is longer than the ring: Linux makes such tables, though
-// 2.7.5.3.1 forbids it, and QEMU reads them.
+// Linux makes indirect tables longer than the ring, though 2.7.5.3.1 forbids it, and QEMU reads them.
 func TestTinyRingsReadTables(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -158,7 +155,6 @@ func TestTinySplitRings(t *testing.T) {
 	}
 }
 
-// A ring of any size stops and continues, also while its frame waits for a receiver.
 func TestTinyRingsGoOn(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)

@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// busyGuest is a guest that keeps its transmit rings full, and reads its receive ring.
 type busyGuest struct {
 	*suiteGuest
 	stop atomic.Bool
@@ -43,8 +42,7 @@ func (g *busyGuest) fill(f nictest.Frame) {
 	}
 }
 
-// drain posts buffers of size bytes to receive queue 0, looks for received frames at intervals, and passes each
-// to took.
+// drain posts buffers of size bytes to receive queue 0, and passes each received frame to took.
 func (g *busyGuest) drain(size int, every time.Duration, took func(frame []byte)) {
 	var bufs []virtq.Buf
 	for i := range int(g.ring) {
@@ -90,8 +88,6 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	return gs
 }
 
-// Frames that need different numbers of buffers are all sent when the driver has posted exactly as many buffers
-// as they need together.
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
 func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
@@ -102,7 +98,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 		return g
 	}
 	to, one, many := guest(0, 1), guest(1, 1), guest(2, 5)
-	const size, frames = 256, 100 // size of a buffer; frames of each queue
+	const size, frames = 256, 100 // of a buffer; of each queue
 	rnd := rand.New(rand.NewPCG(1, 2))
 	need := 0
 	for _, g := range []*suiteGuest{one, many} {
@@ -130,7 +126,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 			posted++
 		}
 		to.publish(0)
-		for range rnd.IntN(300) { // lets the senders run, and some wait
+		for range rnd.IntN(300) {
 			runtime.Gosched()
 		}
 	}
@@ -145,7 +141,8 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
-// A frame that needs four buffers waits; one behind it that needs one buffer arrives before it.
+// A frame that needs four buffers waits; one behind it needs one.
+//
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
 func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
@@ -189,14 +186,14 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 			waits(short, 1, 100)
 			post(2)
 			buffers("the short frame", 1)
-			post(3) // together with the buffer that is left
+			post(3)
 			buffers("the long frame", 4)
 		})
 	}
 }
 
-// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside a guest with
-// more queues; 0.5 is fair.
+// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside one with
+// more.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {
@@ -222,8 +219,7 @@ func BenchmarkReceiverShare(b *testing.B) {
 	}
 }
 
-// BenchmarkPollerShare measures a guest that sends one frame at a time, beside a guest that fills its queues.
-// share is its rate relative to its rate alone.
+// BenchmarkPollerShare measures a guest that sends one frame at a time, beside one that fills its queues.
 func BenchmarkPollerShare(b *testing.B) {
 	for _, threads := range []int{0, 1} {
 		for _, queues := range []int{1, 16} {

@@ -15,14 +15,14 @@ import (
 // txBatch bounds the frames that a queue's Sender has at a time, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit virtqueue, an nic.TxQueue. Its Sender's worker uses all fields, except where marked.
+// txQueue is a transmit virtqueue. Its Sender's worker uses all fields, except where marked.
 type txQueue struct {
 	vring   // set before the worker starts; the kick belongs to the control goroutine
 	sender  *nic.Sender
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked    [txBatch]virtq.Chain // of the last Gather
+	peeked    [txBatch]virtq.Chain
 	slots     [txBatch]txSlot
 	completed bool // Done has completed frames since the last Publish
 }
@@ -33,9 +33,9 @@ var (
 )
 
 type txSlot struct {
-	chain *virtq.Chain                    // points into txQueue.peeked, or to held
-	held  virtq.Chain                     // the chain of a held frame
-	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
+	chain *virtq.Chain // in txQueue.peeked, or held
+	held  virtq.Chain
+	buf   [maxNetHdr + nic.MaxHeader]byte
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
@@ -81,7 +81,6 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, err
 }
 
-// describe fills in f's packet from the chain in slot s: virtio_net_hdr, then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	c, p := s.chain, &f.Packet
 	if c.InLen > 0 {
@@ -140,8 +139,7 @@ func (q *txQueue) DoneLate(head uint32) error {
 	return nil
 }
 
-// Abandon implements nic.TxQueue. It puts a frame back into the ring if the queue holds no frame that it took
-// later.
+// Abandon implements nic.TxQueue: it puts a frame back unless the queue holds one that it took later.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
 	if q.vq.PutBack(s.chain.Head) {
@@ -151,7 +149,7 @@ func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	return false
 }
 
-// Idle implements nic.TxQueue: it frees long segment lists.
+// Idle implements nic.TxQueue.
 func (q *txQueue) Idle(held []*nic.TxFrame) {
 	var busy [txBatch]*virtq.Chain // by slot
 	for _, f := range held {
@@ -181,7 +179,7 @@ func (q *txQueue) Call() { q.call.fire() }
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
 // Backlog implements nic.TxQueue. It assumes that unread frames have as many descriptors as the frames that
-// used the slots last. An indirect chain needs one descriptor of the ring.
+// used the slots last.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1
