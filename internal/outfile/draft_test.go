@@ -17,7 +17,6 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// A draft replaces its file only when it is complete; one that fails leaves no file.
 func TestDraftIsWholeOrNothing(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		wholeOrNothing(t, named)

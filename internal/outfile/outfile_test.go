@@ -50,7 +50,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 			t.Errorf("%v, %v\nwant %s", f, err, want)
 		}
 	}
-	f, err := Create("/dev/full") // Create opens a device unchanged
+	f, err := Create("/dev/full")
 	testkit.OK(t, err)
 	if _, err := f.WriteString("x"); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
@@ -58,7 +58,6 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	_ = f.Close()
 }
 
-// Only the user can read the created files, whatever the file's earlier mode.
 func TestFilesAreTheirUsersAlone(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
@@ -78,7 +77,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	file, link, second := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "second")
 	testkit.OK(t, os.Symlink("file", link))
 	testkit.OK(t, os.Symlink(link, second))
-	f := testkit.Must(Create(link))(t) // the user's own link, to a file that does not exist yet
+	f := testkit.Must(Create(link))(t) // to a file that does not exist yet
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))
 	testkit.OK(t, f.Close())
 	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "precious")
