@@ -12,8 +12,7 @@ var (
 	ports = map[uint16]int{}
 )
 
-// Add lists a port until remove is called. A port that was added several times stays listed until the last
-// remove.
+// Add lists a port until remove is called. A port may be added several times.
 func Add(port uint16) (remove func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -34,8 +33,7 @@ func Has(port uint16) bool {
 	return ports[port] > 0
 }
 
-// Listener lists the port of a TCP listener until the returned listener is closed. It returns a listener of
-// another network unchanged.
+// Listener lists the port of a TCP listener until the returned listener is closed.
 func Listener(l net.Listener) net.Listener {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
