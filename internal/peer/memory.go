@@ -16,8 +16,8 @@ const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -mach
 const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
 	"needs share=on"
 
-// WatchMemory makes a space check how the process at the other end of sock maps the files that it shares. It
-// logs files that are mapped privately, at most MaxRefusalLogs of them. Unwatch ends it.
+// WatchMemory logs files that the process at the other end of sock shares with the space but maps privately,
+// until Unwatch.
 func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	pid := 0
 	if c, err := scm.Peer(sock); err == nil {

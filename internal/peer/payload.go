@@ -3,7 +3,7 @@ package peer
 import "encoding/binary"
 
 // Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported, little-endian,
-// without padding. It panics if b is shorter than a T.
+// without padding. It panics if b is shorter.
 func Decode[T any](b []byte) (v T) {
 	if _, err := binary.Decode(b, binary.LittleEndian, &v); err != nil {
 		panic(err)

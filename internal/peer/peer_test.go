@@ -45,7 +45,6 @@ func TestPayloadsAreLittleEndianWithoutPadding(t *testing.T) {
 	}
 }
 
-// Serve returns why a connection has ended, and leaves no goroutine.
 func TestServeEnds(t *testing.T) {
 	boom, enough := errors.New("boom"), errors.New("enough")
 	for _, c := range []struct {
