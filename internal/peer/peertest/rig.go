@@ -18,9 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Rig is the memory and the log of a device under test, and a record of the device's calls. At the end of the
-// test it checks that nothing is mapped, no error was recorded, and Disconnected was the last call, if there
-// was any.
+// Rig is the memory and the log of a device under test, and a record of its calls. At the end of the test it
+// checks that nothing is mapped, no error was recorded, and Disconnected was the last call, if any.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space
@@ -31,7 +30,7 @@ type Rig struct {
 	calls []string
 	last  string
 	wrong []string
-	fail  map[string]error // by method name
+	fail  map[string]error
 	hook  func(method string)
 }
 
@@ -127,7 +126,7 @@ func (r *Rig) WantCalls(want ...string) {
 	}
 }
 
-// ByteAt reads a byte of the memory as the device does.
+// ByteAt reads a byte as the device does.
 func (r *Rig) ByteAt(iova uint64) (byte, error) {
 	defer r.Space.Leave(r.Space.Enter())
 	segs, err := r.Space.Translate(nil, iova, 1, dma.Read)
@@ -139,7 +138,7 @@ func (r *Rig) ByteAt(iova uint64) (byte, error) {
 	return b[0], err
 }
 
-// SetByteAt writes a byte of the memory as the device does.
+// SetByteAt writes a byte as the device does.
 func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	defer r.Space.Leave(r.Space.Enter())
 	segs, err := r.Space.Translate(nil, iova, 1, dma.Write)
@@ -172,17 +171,17 @@ func (s *Script) Next() byte {
 }
 
 // Play calls step, which sends a message, until the script is at its end or step fails, and hangs up. It fails
-// the test if Serve ends with an error that errs does not contain.
+// the test if Serve ends with another error than errs.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan struct{})
-	go func() { // drops the answers, so that Serve does not block in a write
+	go func() { // so that Serve does not block in a write
 		defer close(drained)
 		_, _ = io.Copy(io.Discard, sock)
 	}()
 	for len(*s) > 0 {
 		if err := step(); err != nil {
-			break // Serve has ended
+			break
 		}
 	}
 	_ = sock.CloseWrite()
@@ -215,8 +214,8 @@ func (l *Logs) String() string {
 // ErrStop is the cause with which Stop ends a connection.
 var ErrStop = errors.New("stopped by the test")
 
-// Served is a connection that a device serves. If the test has not waited for its end, the peer hangs up at the
-// end of the test, and serve must then return no error.
+// Served is a connection that a device serves. If nobody has waited for its end, the peer hangs up at the end
+// of the test, and serve must return no error.
 type Served struct {
 	Cancel context.CancelCauseFunc
 	t      testing.TB
