@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// Child is a process that does not outlive this one: the kernel kills it when the thread that forked it ends
-// (PR_SET_PDEATHSIG), so that thread is locked until the child has been waited for.
+// Child is a process that the kernel kills when the thread that forked it ends (PR_SET_PDEATHSIG): that thread
+// stays until the child has been waited for.
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // result of cmd.Wait; set before done is closed
+	err  error // before done is closed
 
-	send  func(syscall.Signal) error // signal, or SignalBy's function
-	group bool                       // the child leads a process group
+	send  func(syscall.Signal) error
+	group bool // the child leads a process group
 }
 
 // StartChild starts cmd in a new process group. Of cmd.SysProcAttr it uses only Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
 
-// StartBeside is StartChild, but the child stays in this process's group, so that it can use this process's
-// terminal.
+// StartBeside is StartChild in this process's group: the child can use this process's terminal.
 func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
 
 func start(cmd *exec.Cmd, group bool) (*Child, error) {
@@ -69,12 +68,11 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
-// SignalBy makes End call send to signal the child, for a process that may not do so itself. Call it before
-// End.
+// SignalBy makes End call send to signal the child. Call it before End.
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
 // End sends the child SIGTERM, and SIGKILL if it has not ended after grace. Without SignalBy, SIGKILL goes to
-// the process group that the child leads, if any. End waits for the child unless SIGKILL cannot be sent.
+// the process group that the child leads, if any.
 func (c *Child) End(grace time.Duration) {
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
@@ -84,11 +82,11 @@ func (c *Child) End(grace time.Duration) {
 	}
 }
 
-// signal sends a signal to the child. SIGKILL goes to the group that the child leads, and is then no error.
+// signal sends a signal to the child; SIGKILL goes to the group that it leads.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
 		_ = syscall.Kill(-c.PID(), sig) // before the wait for the child, no other group has this id
 		return nil
 	}
-	return c.cmd.Process.Signal(sig) // by pidfd if possible: never another process
+	return c.cmd.Process.Signal(sig) // by pidfd if possible
 }

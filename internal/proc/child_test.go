@@ -40,8 +40,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// readable waits for half a minute at most, and reports whether fd can be read: a pidfd can when its process
-// has ended.
+// readable waits at most half a minute. A pidfd is readable when its process has ended.
 func readable(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 30_000)
@@ -51,7 +50,7 @@ func readable(fd int) bool {
 	return n == 1
 }
 
-// again starts this test's program with a variable set, returns its first output, and kills it after look.
+// again starts this test's program with a variable set, and kills it after look.
 func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

@@ -1,5 +1,4 @@
 // Package proc starts processes that do not outlive this one, apart from Sweep's.
 //
-// A Child runs until it ends or Child.End ends it; a Command is a tool that runs to its end. The kernel kills
-// both when this process dies. The package makes text for error messages safe for a terminal.
+// A Child runs until it ends or Child.End ends it; a Command is a tool that runs to its end.
 package proc
