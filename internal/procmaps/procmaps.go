@@ -23,8 +23,7 @@ type Mapping struct {
 }
 
 // Read calls visit for file mappings of a process, until visit returns false. complete reports whether the
-// whole list was read: it is false if visit has returned false, if the list has Limit bytes or more, and after
-// an error.
+// whole list was read: it is false if the list has Limit bytes or more.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -45,8 +44,7 @@ func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	return lines.Err() == nil && limited.N > 0
 }
 
-// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous memory and
-// for an invalid line.
+// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous memory.
 func parse(line string) (m Mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || len(f[1]) != 4 {
@@ -59,6 +57,6 @@ func parse(line string) (m Mapping, ok bool) {
 	if err1 != nil || err2 != nil || err3 != nil || ino == 0 {
 		return m, false
 	}
-	_, name, _ := strings.Cut(line, "/") // the path begins at the first slash of the line
+	_, name, _ := strings.Cut(line, "/")
 	return Mapping{unix.Mkdev(uint32(ma), uint32(mi)), ino, f[1][3] == 's', "/" + name}, true
 }
