@@ -19,7 +19,6 @@ var ErrFull = fmt.Errorf("the queue, or its CQ, is full: poll for completions fi
 // WCError is the error of a failed completion.
 type WCError struct{ WC WC }
 
-// meaning explains statuses, and what to do.
 var meaning = map[control.WCStatus]string{
 	control.WCLocalLength: "local length error: the message is longer than the memory that was posted for it, or than a " +
 		"message may be: post as much as the peer sends",
@@ -60,7 +59,6 @@ func Err(w WC) error {
 	return &WCError{w}
 }
 
-// full makes a refusal because of a full queue an ErrFull.
 func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EAGAIN) {
 		return fmt.Errorf("%w (the NIC: %w)", ErrFull, err)

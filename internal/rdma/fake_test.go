@@ -25,10 +25,10 @@ type fabric struct {
 	nics map[netip.Addr]*fakeNIC
 }
 
-// fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire. The fabric's
-// mu protects the fields from last on.
+// fakeNIC is the NIC's end of the control channel, and moves bytes directly. The fabric's mu protects the
+// fields from last on.
 type fakeNIC struct {
-	control.Handler // nil: the tests send only commands of RDMA
+	control.Handler // nil: only commands of RDMA come
 	t               testing.TB
 	f               *fabric
 	limits          control.RDMALimits
@@ -39,22 +39,22 @@ type fakeNIC struct {
 
 	last       uint32
 	buffers    map[uint32][]byte
-	guest      []byte // IOVA 0 is the first byte
+	guest      []byte
 	pds        map[uint32]bool
 	mrs        map[uint32]*fakeMR
 	cqs        map[uint32]*fakeCQ
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
-	hold       bool          // no work request is executed
+	hold       bool          // work requests wait
 	steps      int           // with hold: how many work requests are executed all the same
 	late       chan struct{} // if set: answers wait for it
-	lose       bool          // notifies are lost
-	deaf       bool          // requests are lost
-	noMore     bool          // MoreMR is refused
-	noPath     bool          // ConnectQP is refused
+	lose       bool
+	deaf       bool
+	noMore     bool
+	noPath     bool
 	polls      int
 	answers    int
-	wrongOrder bool // completions come in the wrong order
+	wrongOrder bool
 }
 
 type fakeMR struct {
@@ -98,7 +98,7 @@ func (f *fabric) add(t testing.TB, addr string) *fakeNIC {
 }
 
 func (n *fakeNIC) clear() {
-	n.last = 0 // the same numbers are used again
+	n.last = 0 // numbers are used again
 	n.pds, n.mrs, n.cqs = map[uint32]bool{}, map[uint32]*fakeMR{}, map[uint32]*fakeCQ{}
 	n.qps, n.faults = map[uint32]*fakeQP{}, map[uint32]*control.PageRequest{}
 }
@@ -146,7 +146,6 @@ func (n *fakeNIC) release() {
 	n.f.run()
 }
 
-// asked returns how often CQs were polled.
 func (n *fakeNIC) asked() int {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -388,7 +387,6 @@ func (q *fakeQP) complete(queue *[]control.WR, cq uint32, wc control.WC, silent 
 	c.armed = false
 }
 
-// fail puts a queue pair in the error state, and flushes it.
 func (q *fakeQP) fail(cause control.WCStatus) {
 	if q.state != control.QPError {
 		q.state, q.cause = control.QPError, cause
@@ -439,7 +437,7 @@ func (q *fakeQP) step() bool {
 	imm := w.Op == control.WRWriteImm || w.Op == control.WRSendImm
 	receive := control.WC{HasImm: imm, Imm: w.Imm, Len: uint32(size)}
 	if takes := imm || w.Op == control.WRSend; takes && len(peer.recvs) == 0 {
-		return false // receiver not ready, without a limit
+		return false // receiver not ready
 	}
 	switch w.Op {
 	case control.WRWrite, control.WRWriteImm, control.WRRead:
@@ -564,7 +562,7 @@ func (n *fakeNIC) paged(m *fakeMR, off, size uint64, write bool) (all [][]byte, 
 			n.faults[r.ID] = r
 			if !n.lose {
 				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r))
-				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // a repeat: it is answered once
+				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // a repeat
 			}
 			return nil, 0, true
 		}

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// PD is a protection domain: its queue pairs, and peers through them, can use only its memory regions.
+// PD is a protection domain: its queue pairs, and their peers, can use only its memory regions.
 type PD struct {
 	d  *Device
 	id uint32
@@ -34,7 +34,7 @@ type MR struct {
 	Len uint64 // bytes
 	pd  *PD
 
-	ended func() // called when the MR is closed
+	ended func()
 }
 
 // RegisterBuffer makes an MR of length bytes from off of a GPU's registered buffer. Its addresses are offsets
@@ -80,8 +80,7 @@ func (p *PD) register(m control.MR) (*MR, error) {
 		func(key uint32) *MR { return &MR{Key: key, VA: m.VA, Len: m.Len, pd: p} })
 }
 
-// Close destroys the MR: when it has returned nil, the NIC does not use its memory. Work requests that need it
-// fail.
+// Close destroys the MR: after success the NIC does not use its memory.
 func (m *MR) Close() error {
 	err := m.pd.d.end(m, func(ctx context.Context) error { return m.pd.d.client.DelMR(ctx, m.Key) })
 	if err == nil && m.ended != nil {
@@ -104,7 +103,6 @@ type Local struct {
 	Off, Len uint64
 }
 
-// check returns an error if l is not inside of its MR.
 func (l Local) check() error {
 	if l.MR == nil {
 		return fmt.Errorf("local memory without an MR: %w", syscall.EINVAL)
@@ -115,7 +113,7 @@ func (l Local) check() error {
 	return nil
 }
 
-// SGE returns the part for a work request; it must be shorter than 4 GiB.
+// SGE returns the part for a work request. EINVAL: it is outside of the MR, or has 4 GiB or more.
 func (l Local) SGE() (SGE, error) {
 	if err := l.check(); err != nil {
 		return SGE{}, err
