@@ -14,10 +14,10 @@ import (
 
 // Column is a figure of a T, and how tables show it.
 type Column[T any] struct {
-	Title string           // the heading; " ": an empty one; "": no table shows the figure
-	Count func(*T) *uint64 // the figure, if it is a count that every T has
+	Title string           // " ": an empty heading; "": no table shows the figure
+	Count func(*T) *uint64 // if every T has such a count
 	Text  func(*T) string  // the cell; nil: Count, with separators between thousands
-	If    func([]T) bool   // reports whether the table of a list shows the column; nil: always
+	If    func([]T) bool   // whether the table of a list shows the column; nil: always
 	Sum   bool             // Columns.Add adds up Count
 }
 
@@ -26,8 +26,7 @@ func Sum[T any](title string, count func(*T) *uint64) Column[T] {
 	return Column[T]{Title: title, Count: count, Sum: true}
 }
 
-// Optional returns a column of a part that some T have. A table shows the column if an element of the list has
-// the part.
+// Optional returns a column of a part that some T have, shown if an element of the list has it.
 func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Column[T] {
 	return Column[T]{Title: title, Text: func(x *T) string {
 		if p := part(x); p != nil {
@@ -59,8 +58,7 @@ func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
 	return err
 }
 
-// Right is Table with cells aligned to the right. If tail is not nil, its text for an element ends the
-// element's line.
+// Right is Table with cells aligned to the right. tail, if not nil, makes the end of an element's line.
 func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	c.lines(list, func(cells []string, x *T) {
@@ -73,7 +71,6 @@ func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	return tw.Flush()
 }
 
-// lines calls line with the headings, and then with the cells of each element of list.
 func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
 	shown := c.shown(list)
 	cells := make([]string, len(shown))
@@ -136,7 +133,7 @@ func PerSecond(n uint64, seconds float64) float64 {
 // Number formats a number with separators between thousands.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 
-// Add adds the counts of x to the counts of to, in the columns whose Sum is true.
+// Add adds the counts of x to those of to, in the columns whose Sum is true.
 func (c Columns[T]) Add(to, x *T) {
 	for _, col := range c {
 		if col.Sum {
