@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// convert converts text to JUnit XML, and returns each suite of the XML as a line.
+// convert converts text, and returns each suite as a line.
 func convert(t *testing.T, text string, status int) string {
 	t.Helper()
 	all := testkit.Must(Convert(strings.NewReader(text), "test", status))(t)

@@ -1,7 +1,5 @@
-// Package junit writes the XML by which CI shows results of tests, and makes it from what programs print: TAP,
-// the kernel's KTAP, or `go test -json`.
-//
-// The output may come from a guest, which may print anything: Convert bounds what it keeps.
+// Package junit writes the XML by which CI shows results of tests, and makes it from TAP, the kernel's KTAP, or
+// `go test -json`. The output may come from a guest, which may print anything: Convert bounds what it keeps.
 package junit
 
 import (
@@ -19,7 +17,7 @@ type (
 		Tests    int      `xml:"tests,attr"`
 		Failures int      `xml:"failures,attr"`
 		Errors   int      `xml:"errors,attr"`
-		Time     Seconds  `xml:"time,attr"` // sum of the suites' times
+		Time     Seconds  `xml:"time,attr"`
 		Suites   []Suite  `xml:"testsuite"`
 	}
 	// Suite has the cases of a program or of a package of Go.
