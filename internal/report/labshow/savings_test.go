@@ -28,9 +28,9 @@ func machine(t *testing.T, nic pcie.Link) *host.Machine {
 	return m
 }
 
-// A NIC moves 1 + 24/256 bytes for each payload byte that it writes, and 1 + 20/256 for each that it reads as
-// completions. With copies each byte crosses the switch's link of 15.75 GB/s in both directions, and requests
-// of 24/512 also go up.
+// A NIC moves 1 + 24/256 bytes for each payload byte that it writes, and 1 + 20/256 for each that it reads.
+// With copies each byte crosses the switch's link of 15.75 GB/s in both directions, and requests of 24/512 also
+// go up.
 func TestWhatDevmemSavesOnAHost(t *testing.T) {
 	for link, want := range map[pcie.Link]string{
 		{Gen: 3, Width: 8}: "received: at most 7.2 GB/s (the NIC's link), with copies 7.2 GB/s (the NIC's link)\n" +

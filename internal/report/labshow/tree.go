@@ -13,14 +13,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// view is a PCIe tree with the texts that are printed beside it.
 type view struct {
 	tree       *pcie.Tree
-	nics, gpus []string           // names of endpoints in the tree
-	about      map[string]string  // texts by node
+	nics, gpus []string           // endpoints in the tree
+	about      map[string]string  // by node
 	off        bool               // peer-to-peer is off
-	linux      []lab.Pairs        // pairs that a guest's kernel judges differently
-	apart      map[[2]string]bool // pairs of a NIC and a GPU that the NIC may not address
+	linux      []lab.Pairs        // that a guest's kernel judges differently
+	apart      map[[2]string]bool // NIC and GPU that the NIC may not address
 }
 
 // Lab prints the trees of a lab's guests, and equal trees once.
@@ -105,7 +104,7 @@ func (v *view) print(w io.Writer) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	v.branch(t, "", "")
-	_ = t.Flush() // writing to a strings.Builder never fails
+	_ = t.Flush()
 	for line := range strings.Lines(b.String()) {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
 			return err
@@ -177,8 +176,7 @@ func (v *view) branch(w io.Writer, above, indent string) {
 	}
 }
 
-// reasons writes the reasons for the verdicts, each once, and the pairs that a guest's kernel judges
-// differently.
+// reasons writes the reasons for the verdicts, each once.
 func (v *view) reasons(w io.Writer) error {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -197,8 +195,7 @@ func (v *view) reasons(w io.Writer) error {
 	return nil
 }
 
-// verdictOf returns the sort key of a reason, its verdict. Direct comes before bounced, as the order is
-// descending.
+// verdictOf returns the sort key of a reason. Direct comes before bounced, as the order is descending.
 func verdictOf(text string) string {
 	word, _, _ := strings.Cut(text, ":")
 	return word
