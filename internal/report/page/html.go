@@ -14,7 +14,7 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// The files in directory web from which assemble makes the page, in this order.
+// In this order.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
@@ -22,7 +22,7 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// join and assemble leave out the parts of scripts that these match.
+// What these match is left out of scripts.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
@@ -32,12 +32,11 @@ var (
 func file(name string) string {
 	b, err := web.ReadFile("web/" + name)
 	if err != nil {
-		panic(err) // an embedded file can always be read
+		panic(err)
 	}
 	return string(b)
 }
 
-// join makes one script of modules: all names are then in one scope.
 func join(names []string) string {
 	var b strings.Builder
 	for _, n := range names {
@@ -49,7 +48,7 @@ func join(names []string) string {
 
 type assembled struct {
 	before, after string // around the data
-	policy        string // the Content-Security-Policy header of a served page
+	policy        string // Content-Security-Policy of a served page
 }
 
 var assemble = sync.OnceValue(func() assembled {
@@ -75,7 +74,7 @@ var assemble = sync.OnceValue(func() assembled {
 	return assembled{before, after, policy + "; frame-ancestors 'none'"}
 })
 
-// html returns the page with its data, which is JSON; nil: the page fetches the data from its server.
+// html returns the page with its data, as JSON; nil: the page fetches the data from its server.
 func html(data []byte) []byte {
 	a := assemble()
 	if data == nil {

@@ -81,7 +81,6 @@ func TestNobodyWatching(t *testing.T) {
 	}
 }
 
-// After a reading that takes long the recorder reads what has become due.
 func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	var now, read time.Duration
 	const length = 300 * time.Millisecond
@@ -110,7 +109,6 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	testkit.Equal(t, "readings that were due", reads-before, 1)
 }
 
-// Counters without a port become no sample.
 func TestNothingIsRecordedBeforeALab(t *testing.T) {
 	r := newRecorder(func() *stat.Page { return &stat.Page{Snapshot: &stat.Snapshot{}} })
 	r.Close()
@@ -174,7 +172,7 @@ func TestReportIsBoundedAndEscaped(t *testing.T) {
 	}
 }
 
-// The report has the last memory map with memory in use, as no memory is in use at the end of a run.
+// No memory is in use at the end of a run.
 func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	p := small()
 	p.Memory = []stat.GPUMap{{GPU: "A", Bytes: 1 << 20, Ranges: []stat.MemoryRange{{Len: 4096, State: "held", Port: "A"}}}}

@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// During each mode of a run the page receives the run's machines and the mode's flow.
 func TestPageOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	counters := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -29,7 +28,7 @@ func TestPageOfARun(t *testing.T) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	modes := 0
 	o.Stage = func(step run.Step) {
-		if step.Stage != "verify" { // at this stage all is sent, and the lab is still open
+		if step.Stage != "verify" { // all is sent, and the lab is still open
 			return
 		}
 		modes++

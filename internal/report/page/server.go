@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Bounds of the connections that clients can open.
 const (
 	maxConns = 64
 	maxPages = 32 // connections that receive events
@@ -26,12 +25,11 @@ type Server struct {
 	recorder *Recorder
 	http     *httpserver.Server
 	patience time.Duration
-	pages    chan struct{} // has an element for each connection that receives events
+	pages    chan struct{} // an element for each connection that receives events
 	ending   chan struct{} // closed when the server ends
 }
 
-// Serve serves the page with the counters that r records, at an address, until Close. localhost is 127.0.0.1
-// and ::1. log may be nil.
+// Serve serves the page with the counters that r records, at an address, until Close. log may be nil.
 func Serve(addr string, r *Recorder, log *slog.Logger) (*Server, error) {
 	return serve(addr, r, log, limits.LocalClient.Here())
 }
@@ -78,8 +76,7 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// events sends the history and then states, as server-sent events (HTML, 9.2). The last event, when the server
-// ends, is "end".
+// events sends the history and then states, as server-sent events (HTML, 9.2), and at last "end".
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.pages <- struct{}{}:

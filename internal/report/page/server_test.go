@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// serving starts a server of the pages that read returns, and returns a client without keep-alive.
+// serving returns a client without keep-alive.
 func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Server, *http.Client) {
 	t.Helper()
 	r := newRecorder(read)
@@ -104,7 +104,7 @@ func TestEventsGiveStates(t *testing.T) {
 		}
 		s.recorder.look(true)
 	}
-	go s.Close() // Close is called again by Cleanup, which it allows
+	go s.Close() // Cleanup calls Close again
 	for name != "end" {
 		name, _ = event(t, r)
 	}
@@ -124,7 +124,7 @@ func TestStateAndPage(t *testing.T) {
 	}
 }
 
-// A request from another site's page, under a name that resolves to this machine (DNS rebinding), is refused.
+// The name may resolve to this machine (DNS rebinding).
 //
 // Invariant: page: A request whose Host is neither an address, localhost nor the name that the user gave is refused.
 func TestHostIsChecked(t *testing.T) {
