@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestGoldenCaptures compares the structure of runs' captures with golden files.
 func TestGoldenCaptures(t *testing.T) {
 	got := make(map[string]string)
 	for name, change := range map[string]func(*run.Options, *pcap.Options){
@@ -44,7 +43,7 @@ func TestGoldenCaptures(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// variable has the parts of a comment that differ from run to run, and their replacements.
+// variable has the parts of a comment that differ from run to run.
 var variable = []struct {
 	pattern *regexp.Regexp
 	by      string
@@ -53,11 +52,11 @@ var variable = []struct {
 	{regexp.MustCompile(`\b[0-9]+\b`), "N"},
 }
 
-// last has parts of comments that occur only for frames that are under way when a guest ends.
+// last has parts of comments that occur only for frames under way when a guest ends.
 var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
 
-// structure describes a pcapng file: section header, interfaces and statistics in their order; the order of the
-// kinds of blocks; for each interface, sorted, its packets' options and the parts of their comments.
+// structure describes a pcapng file: section header, interfaces and statistics in their order; kinds of blocks;
+// for each interface, sorted, its packets' options and the parts of their comments.
 func structure(t *testing.T, file []byte) string {
 	t.Helper()
 	le := binary.LittleEndian

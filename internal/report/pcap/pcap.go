@@ -1,5 +1,4 @@
-// Package pcap implements --pcap of the commands that have a lab: it writes the packets that pass the lab's
-// ports to a file.
+// Package pcap implements --pcap: it writes the packets that pass a lab's ports to a file.
 package pcap
 
 import (
@@ -20,8 +19,8 @@ import (
 // Options are the flags. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
-	Payload int    // the most bytes of payload that the file gets of each packet
-	Ends    bool   // the file has a frame between two ports twice: as one port sent it, and as the other received it
+	Payload int    // bytes of each packet in the file, at most
+	Ends    bool   // a frame between two ports is there twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }
 
@@ -60,8 +59,7 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file. It returns nil without a File. The capture calls note when writing to the file has
-// failed.
+// Start makes the file. It returns nil without a File. note is called when writing to the file has failed.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
@@ -76,8 +74,7 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
-		// If the reader of stdout goes away, only the capture ends: without this, Go's runtime would end the process by
-		// SIGPIPE.
+		// If the reader of stdout goes away, only the capture ends: Go's runtime would end the process by SIGPIPE.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		p.c, err = capture.New(o.Stdout, about)
 	} else {
@@ -89,8 +86,7 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is a lab.Service: it captures all ports that exist when the lab calls it, so it must follow services
-// that add ports. It returns no error of the file; Report has that error.
+// Service is a lab.Service: it captures the ports that exist when the lab calls it.
 func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	if p != nil {
 		for _, link := range l.Switch().Links() {

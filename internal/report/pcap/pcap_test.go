@@ -62,8 +62,7 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: a capture's write error is passed to note, is in the report, and is no
-// error of the lab.
+// TestErrorIsToldAtOnceAndAtTheEnd: a write error is no error of the lab.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	notes := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })
