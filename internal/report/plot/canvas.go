@@ -5,13 +5,11 @@ import (
 	"io"
 )
 
-// point is a place on a canvas, in points (1/72 inch) right of its left edge and below its upper edge.
+// point is a place in points (1/72 inch), right of and below the upper left corner.
 type point struct{ x, y float64 }
 
-// canvas is a sheet to draw on, of one file format. What is drawn later covers what was drawn before. A canvas
-// changes no slice that it is given, and keeps none.
+// canvas is a sheet to draw on, of one file format. A canvas changes no slice that it is given, and keeps none.
 type canvas interface {
-	// fill fills the polygon with these corners.
 	fill(c color.NRGBA, corners []point)
 	stroke(s stroke, points []point)
 	// text writes a text whose baseline begins at a point, or ends or is centred there if the style says so.
@@ -23,5 +21,5 @@ type canvas interface {
 type stroke struct {
 	color  color.NRGBA
 	width  float64
-	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated; an even number of them
+	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated
 }

@@ -23,29 +23,28 @@ type fonts struct {
 	Bold    *face `json:"bold"`
 }
 
-// face is one font. Lengths are in the font's own units: at a size of S points, one unit is S/Em points. y
-// grows downwards.
+// face is one font. Lengths are in its own units: at a size of S points, one unit is S/Em points. y grows
+// downwards.
 type face struct {
 	Em     int               `json:"em"`
-	Glyphs map[string]*glyph `json:"glyphs"` // by their characters; "" is a box, for what the font does not have
-	Kern   map[string]int    `json:"kern"`   // by pairs of characters: how far the second is moved to the right
+	Glyphs map[string]*glyph `json:"glyphs"` // by characters; "" is a box, for others
+	Kern   map[string]int    `json:"kern"`   // by pairs of characters
 }
 
 type glyph struct {
-	Advance int     `json:"advance"` // distance to where the next glyph begins
+	Advance int     `json:"advance"` // to where the next glyph begins
 	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
 }
 
-// op is the kind of a segment of an outline.
 type op int
 
 const (
-	moveTo op = iota // a contour begins
+	moveTo op = iota
 	lineTo
-	quadTo // a quadratic Bézier curve, by its control point and its end
+	quadTo // a quadratic Bézier curve: its control point and its end
 )
 
-// newFonts reads the embedded fonts at its first call. Callers do not change the fonts.
+// newFonts reads the embedded fonts once. Callers do not change them.
 var newFonts = sync.OnceValues(func() (*fonts, error) {
 	f := new(fonts)
 	if err := json.Unmarshal(liberation, f); err != nil {
@@ -54,7 +53,7 @@ var newFonts = sync.OnceValues(func() (*fonts, error) {
 	return f, nil
 })
 
-// faceOf returns the font of a style, and the length of the font's unit in points.
+// faceOf returns the font of a style, and its unit in points.
 func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	chosen = f.Regular
 	if s.bold {
@@ -63,13 +62,13 @@ func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	return chosen, s.size / float64(chosen.Em)
 }
 
-// placed is a glyph in a text, and how many points right of the text's start it begins.
+// placed is a glyph in a text, at x points from its start.
 type placed struct {
 	*glyph
 	x float64
 }
 
-// glyphs returns a placed glyph for each character of a text, and the text's width in points.
+// glyphs returns the glyphs of a text, and its width in points.
 func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
 	chosen, unit := f.faceOf(s)
 	before := ""

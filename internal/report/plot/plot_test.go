@@ -44,7 +44,7 @@ func sample() *Picture {
 	return p
 }
 
-// size returns the size of a picture as a PNG, in pixels.
+// size is in pixels.
 func size(t *testing.T, p *Picture) (w, h int) {
 	return pixels(width), pixels(p.layout(testkit.Must(newFonts())(t)).height)
 }
@@ -165,7 +165,6 @@ func TestAxisHasRoundNumbers(t *testing.T) {
 	}
 }
 
-// A line goes through the middles of its intervals, and has a gap between intervals that are not adjacent.
 func TestLineHasGaps(t *testing.T) {
 	s := Series{Intervals: []Interval{{From: 0, To: 2, Value: 5}, {From: 2, To: 4, Value: 7}, {From: 6, To: 8, Value: 1}}}
 	testkit.Equal(t, "points", fmt.Sprint(s.points()), "[[{0 5} {1 5} {3 7} {4 7}] [{6 1} {7 1} {8 1}]]")

@@ -10,11 +10,10 @@ import (
 	"strings"
 )
 
-// svg is a canvas that writes elements of SVG 1.1. The viewer chooses the font and places a text left of a
-// point or around it.
+// svg is a canvas that writes elements of SVG 1.1. The viewer chooses the font and places a text.
 type svg struct{ elements bytes.Buffer }
 
-// newSVG begins a file. The first font is the one by which texts were measured; the others are as wide.
+// newSVG begins a file. Texts were measured with the first font; the others are as wide.
 func newSVG(width, height float64) *svg {
 	s := new(svg)
 	w, h := decimal(width), decimal(height)
@@ -62,7 +61,6 @@ func (s *svg) text(t style, base point, words string) {
 	s.elements.WriteString("\">" + escape.Replace(words) + "</text>\n")
 }
 
-// path writes a path element up to the beginning of its style's text.
 func (s *svg) path(points []point, end string) {
 	s.elements.WriteString(`<path d="`)
 	for i, p := range points {
@@ -84,7 +82,7 @@ func (s *svg) encode(w io.Writer) error {
 	return err
 }
 
-// escape replaces the characters that XML 1.0 allows only as references in elements and attributes (2.4).
+// escape replaces the characters that XML 1.0 allows only as references (2.4).
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
 
 // decimal writes a number with at most two decimals.

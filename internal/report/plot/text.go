@@ -6,7 +6,7 @@ import (
 	"unicode"
 )
 
-// longest is the maximum number of characters of a text, more than the picture's width has room for.
+// longest bounds the characters of a text: more than the picture has room for.
 const longest = 600
 
 type style struct {
