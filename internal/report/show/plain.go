@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Text from guests, servers, files and other programs may have control codes for the terminal. These functions
-// remove them by agent.Plain.
+// Texts from elsewhere may have control codes for the terminal. These functions remove them by agent.Plain.
 
 // Text prints the text that f writes, without control codes.
 func Text(w io.Writer, f func(io.Writer) error) error {
@@ -43,7 +42,7 @@ func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error { return report.Encoder(w).Encode(v) })
 }
 
-// Encoded prints the JSON that f writes, and escapes control codes for terminals. encoding/json escapes those
+// Encoded prints the JSON that f writes, and escapes control codes for terminals: encoding/json escapes those
 // below U+0020 only.
 func Encoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
@@ -52,7 +51,7 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	}
 	var clean strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && agent.Obeyed(r) { // only strings have such characters
+		if r != '\n' && agent.Obeyed(r) {
 			fmt.Fprintf(&clean, `\u%04x`, r)
 		} else {
 			clean.WriteRune(r)
@@ -62,8 +61,8 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Plainly is fmt.Sprintf for arguments with text of a guest or another program: it formats each argument in one
-// line, without control codes for the terminal.
+// Plainly is fmt.Sprintf for untrusted arguments: it formats each in one line, without control codes for the
+// terminal.
 func Plainly(format string, args ...any) string {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet checks Plainly's callers as Sprintf's
@@ -79,7 +78,7 @@ func Plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine wraps an argument of fmt's functions, for Plainly.
+// inLine wraps an argument, for Plainly.
 type inLine struct{ v any }
 
 // Format implements fmt.Formatter. It replaces ends of lines by "; ".
@@ -94,7 +93,7 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// colored reports whether to write colours to w (https://no-color.org).
+// colored follows https://no-color.org.
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
 // Red returns s in red if w shows colours.
