@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Change applies a change and returns its error; other requests are answered with a snapshot or an error.
 func TestChange(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{})
@@ -59,7 +58,6 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// answer accepts a client, reads its request, and sends says.
 func answer(l net.Listener, says string) {
 	c, err := l.Accept()
 	if err != nil {
@@ -79,7 +77,7 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// vnic 780d5150 prints the refusal too: it sends nothing to get a snapshot, and prints the error of a change.
+// vnic 780d5150 prints the refusal too: it sends nothing to get a snapshot.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
@@ -93,7 +91,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 		`{"id":1,"op":"snapshot","hello":{"protocol":3,"vnic":"v9"}}` + "\n": "who asks is of vnic v9 (protocol 3)",
 		`{"id":1,"op":"snapshot","hello":{"protocol":2,"vnic":"v9"}}` + "\n": "",
 	} {
-		var old struct { // the answer's type in vnic 780d5150
+		var old struct { // in vnic 780d5150
 			Done   bool
 			Error  string
 			Schema int
@@ -109,8 +107,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A server of vnic 780d5150 sends counters if it has not received the request in time, else an error that it
-// does not know the request.
+// A server of vnic 780d5150 sends counters if it has not received the request in time.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

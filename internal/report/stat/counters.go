@@ -10,11 +10,11 @@ import (
 
 // counter describes one counter of a T, for JSON, table and metrics.
 type counter[T any] struct {
-	key    string // JSON key, which is API; ends in "bytes" if the counter counts bytes
-	column string // heading in the table; "": not in the table
-	metric string // name of the metric; "": no metric
+	key    string // in JSON, which is API; ends in "bytes" if the counter counts bytes
+	column string // in the table; "": not there
+	metric string // "": none
 	help   string
-	labels []string // further labels of the metric, as pairs of name and value
+	labels []string // pairs of name and value
 	value  func(*T) *uint64
 }
 
@@ -27,8 +27,7 @@ const (
 	engineHelp  = "Bytes that GPU engines worked on."
 )
 
-// directionCounters are the counters of each half of a queue pair; control.DirCounters describes them. The
-// first counts packets.
+// directionCounters are the counters of each half of a queue pair. The first counts packets.
 var directionCounters = []counter[Direction]{
 	{"packets", "PACKETS", "packets_total", "Packets of a queue, as the guest saw or sent them.", nil,
 		func(d *Direction) *uint64 { return &d.Packets }},
@@ -103,7 +102,7 @@ func marshal[T any](list []counter[T], v *T) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// unmarshal reads the counters that b contains, which may be of another version of vnic.
+// unmarshal reads the counters that b contains.
 func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(b, &m); err != nil {

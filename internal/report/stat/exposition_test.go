@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parsed returns the metric families that Prometheus's own parser reads.
 func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.LegacyValidation)
@@ -42,7 +41,7 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
 	const help = "Of \"b\", C:\\ and\nmore."
-	// These values sort differently with quotes than without, and contain everything that must be escaped.
+	// These values sort differently with quotes than without.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
@@ -93,7 +92,6 @@ func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	parsed(t, x.text())
 }
 
-// The page has one family with one sample, of the given value.
 func FuzzExposition(f *testing.F) {
 	f.Add("help", "port", "0", 1.0)
 	f.Add("a\\\nb", "\"} 1\nx 1", "\xff\\", math.Inf(-1))
@@ -114,7 +112,6 @@ func FuzzExposition(f *testing.F) {
 	})
 }
 
-// Prometheus's parser reads the whole page, and the values are plausible.
 func TestMetricsOfTheProcess(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -148,7 +145,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	for name, v := range map[string]uint64{ // these change little between the page and now
+	for name, v := range map[string]uint64{ // they change little in between
 		"sys_bytes": m.Sys, "heap_sys_bytes": m.HeapSys, "stack_sys_bytes": m.StackSys, "mspan_sys_bytes": m.MSpanSys,
 		"mcache_sys_bytes": m.MCacheSys, "mcache_inuse_bytes": m.MCacheInuse, "buck_hash_sys_bytes": m.BuckHashSys,
 		"gc_sys_bytes": m.GCSys, "other_sys_bytes": m.OtherSys, "alloc_bytes_total": m.TotalAlloc, "mallocs_total": m.Mallocs,

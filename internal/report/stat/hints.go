@@ -9,17 +9,17 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Bounds of hints. Payload in host memory below worthAHint bytes gives no hint; worthBeside applies at a port
-// that has received other payload in GPU memory.
+// Less payload in host memory than worthAHint gives no hint; worthBeside applies at a port with other payload
+// in GPU memory.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
 	mostHints   = 8
 )
 
-// hints returns at most mostHints sentences about flows that may have a problem, in the order of list.
+// hints returns at most mostHints sentences about flows that may have a problem.
 func hints(list []Flow) (out []string) {
-	inGPU := map[string]bool{} // ports that have received payload in GPU memory
+	inGPU := map[string]bool{}
 	for i := range list {
 		for _, s := range list[i].RX {
 			inGPU[s.Port] = inGPU[s.Port] || s.GPU() > 0 || s.Bounced > 0
@@ -96,7 +96,7 @@ var dropMeanings = map[string]string{
 	"stopped":     ": the receiver, or its queue, was not there",
 }
 
-// dropMeaning explains a reason of drops. tokens is how many tokens the flow's receiver holds; nil: unknown.
+// dropMeaning explains a reason of drops. tokens is what the flow's receiver holds; nil: unknown.
 func dropMeaning(reason string, tokens *int) string {
 	meaning := reason + dropMeanings[reason]
 	switch {

@@ -30,7 +30,7 @@ type Machine struct {
 type TreeNode struct {
 	Name  string `json:"name"`
 	Kind  string `json:"kind"`
-	Below string `json:"below,omitempty"` // the parent's name; "" for a socket
+	Below string `json:"below,omitempty"` // "" for a socket
 }
 
 // NIC is a NIC of a machine.
@@ -59,12 +59,11 @@ type PageGPU struct {
 }
 
 // GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held"
-// range was posted and is no longer. A "send" range belongs to a binding for transmit. Memory in no range is
-// free.
+// range was posted and is no longer. A "send" range belongs to a binding for transmit. Other memory is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
-	Ranges []MemoryRange `json:"ranges"` // by offset; they do not overlap
+	Ranges []MemoryRange `json:"ranges"` // by offset, without overlap
 }
 
 // MemoryRange is a range of a GPU's memory, in whole pages.
@@ -86,9 +85,8 @@ type Event struct {
 	Text string    `json:"text"`
 }
 
-// Page reads all that the web page shows, with the flows that moved most. It waits for no guest: the token
-// counts are the guests' latest answers. Any goroutine may call it until Close. After the lab has ended it
-// returns the last Page, with the current events.
+// Page reads what the web page shows, and waits for no guest: token counts are the guests' latest answers. Any
+// goroutine may call it until Close. After the lab has ended it returns the last Page, with the current events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last

@@ -10,10 +10,9 @@ import (
 const userHZ = 100
 
 // collectProcess adds the metrics of this process, with the names and helps of Prometheus's client libraries
-// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc
-// cannot be read is left out.
+// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics), as far as /proc can be read.
 func collectProcess(x *exposition) {
-	// proc_pid_stat(5), from the third field on: the second is in parentheses, and may contain any character.
+	// proc_pid_stat(5), from the third field on: the second may contain any character.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
@@ -30,7 +29,7 @@ func collectProcess(x *exposition) {
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {
 		if names, err := d.Readdirnames(-1); err == nil {
-			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own descriptor
+			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own
 		}
 		_ = d.Close()
 	}
@@ -40,7 +39,7 @@ func collectProcess(x *exposition) {
 		if f := strings.Fields(columns); len(f) == 0 {
 			return
 		} else if f[0] == "unlimited" {
-			x.add(name, help, 1<<64) // 2^64 - 1 as a float64, as in the client libraries
+			x.add(name, help, 1<<64) // as in the client libraries
 		} else {
 			x.add(name, help, floats(f[0])[0])
 		}
@@ -48,7 +47,7 @@ func collectProcess(x *exposition) {
 	limit("Max open files", "process_max_fds", "Maximum number of open file descriptors.")
 	limit("Max address space", "process_virtual_memory_max_bytes",
 		"Maximum amount of virtual memory available in bytes.")
-	// The counters of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt: NUMBER...".
+	// Of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt: NUMBER...".
 	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
 	names, text, _ := strings.Cut(text, "\nIpExt:")
 	values, _, _ := strings.Cut(text, "\n")
@@ -71,7 +70,7 @@ func procFile(file string) string {
 	return string(b)
 }
 
-// floats returns the words of a text as numbers; a word that is no number is 0.
+// floats reads words as numbers; a word that is no number is 0.
 func floats(text string) (list []float64) {
 	for _, word := range strings.Fields(text) {
 		n, _ := strconv.ParseFloat(word, 64)

@@ -35,7 +35,7 @@ func TestCountersOfARun(t *testing.T) {
 	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	o.Stage = func(step run.Step) {
-		if step.Stage == "verify" { // at this stage all has arrived, and nothing more is sent
+		if step.Stage == "verify" { // all has arrived, and nothing more is sent
 			text, page = metrics(), s.Page()
 			var err error
 			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
@@ -95,7 +95,7 @@ func TestCountersOfARun(t *testing.T) {
 	}
 }
 
-// checkFlows checks that the first flow of a run moved size bytes from GPU memory to GPU memory, with its rule.
+// checkFlows: the first flow moved size bytes between GPUs' memory, with its rule.
 func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	t.Helper()
 	if f == nil || len(f.List) == 0 {
@@ -118,7 +118,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	}
 }
 
-// checkPage checks what a page shows beside counters: hardware, the use of memory, and events of the set-up.
+// checkPage checks hardware, the use of memory, and events of the set-up.
 func checkPage(t *testing.T, p *stat.Page) {
 	t.Helper()
 	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
@@ -171,15 +171,12 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
-// The number of tokens comes from the connection's stack if that is in this process, else from the guest's
-// agent.
-//
 // Invariant: vnic stat: The tokens that a connection holds are shown if its stack is vnic's.
 func TestTokensHeldAreTold(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
-	for _, hold := range []uint64{0, 100} { // the receiver gets more than 100 tokens, and returns only the others
+	for _, hold := range []uint64{0, 100} { // the receiver gets more than 100 tokens
 		o := run.Defaults()
 		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
 		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
@@ -192,7 +189,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 			if step.Stage != "verify" {
 				return
 			}
-			memory = s.Page().Memory // the first page of this run
+			memory = s.Page().Memory
 			now := s.Snapshot().Flows
 			if rx := now.List[0].RX; len(rx) == 1 && rx[0].Held != nil {
 				held = *rx[0].Held

@@ -1,8 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server reads the counters of its ports at each request, and for each Page. Its socket is named after the
-// process, in a directory that only this user can access. A client sends one request, and the server answers
-// (package jsonlines) and closes the connection.
+// A Server's socket is named after the process, in a directory that only this user can access. A client sends
+// one request, and the server answers (package jsonlines) and closes the connection.
 package stat
 
 import (
@@ -30,7 +29,7 @@ type Port struct {
 
 	Memory func() (bytes uint64, counted bool) // host memory that the frontend's memory occupies; nil: not counted
 
-	// Holders asks the guest which of its connections hold tokens; nil: there is no way to ask.
+	// Holders asks the guest which of its connections hold tokens; nil: there is no way.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
@@ -41,7 +40,7 @@ type Snapshot struct {
 	PID     int            `json:"pid"`
 	Command string         `json:"command"`
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
+	Uptime  float64        `json:"uptime_seconds"`    // by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
 	Scale   *float64       `json:"scale,omitempty"` // how many times slower than their rates links are; 0: not slowed
@@ -53,15 +52,15 @@ type Snapshot struct {
 type LabLink struct {
 	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; the wire: "a.nic0 out", "a.nic0 in"
 	Rate    float64 `json:"rate,omitempty"` // bytes per second, by the lab file; 0: none
-	Payload uint64  `json:"payload_bytes"`  // counted at each crossing, retransmissions included
+	Payload uint64  `json:"payload_bytes"`  // at each crossing, retransmissions included
 	Bytes   uint64  `json:"bytes"`          // with headers, ring accesses, and the framing of PCIe and wires
-	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0 if it has no rate
+	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0: no rate
 }
 
 // Sandbox is the state of the process's sandbox (package broker).
 type Sandbox struct {
 	Mode    string `json:"mode"`    // "on"; or "log": nothing is refused
-	Refused uint64 `json:"refused"` // system calls that were refused, or in mode "log" would have been
+	Refused uint64 `json:"refused"` // refused system calls, or in mode "log" the ones that would be
 }
 
 // PortCounters are the counters of one port.
@@ -70,11 +69,11 @@ type PortCounters struct {
 	Kind        string             `json:"kind"`
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
-	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
+	Unsplit     uint64             `json:"unsplit"`          // frames
 	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault of the NIC (vnic lab set) has been counted
-	Rules       int                `json:"rules"`            // number of flow rules
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: none has been counted
+	Rules       int                `json:"rules"`
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
 	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // of the frontend's memory; nil: unknown
@@ -91,7 +90,7 @@ type Coalesced struct {
 // LinkCounters are the wire's counters of one port.
 type LinkCounters struct {
 	wire.Counters
-	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; reasons with 0 are left out
+	Drops map[string]uint64 `json:"drops"` // by wire.DropReason, without zeros
 }
 
 // Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
@@ -100,8 +99,7 @@ type Gateway struct {
 	Refused uint64 `json:"refused"`
 	// Evicted counts those that the gateway ended to make room for a guest with fewer of them.
 	Evicted uint64 `json:"evicted"`
-	// Unreached counts flows whose other end did not answer, and connections that a guest began and did not
-	// confirm.
+	// Unreached counts flows whose other end did not answer, and connections that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
 	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
 	LostDatagrams uint64 `json:"lost_datagrams"`
@@ -125,7 +123,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads the counters of all ports. It does not read flows.
+// snapshot reads the counters of all ports, without flows.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
@@ -133,7 +131,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	names := map[string]int{}
 	for _, p := range ports {
 		c := p.read()
-		if names[c.Name]++; names[c.Name] > 1 { // names must be unique, also as labels of metrics
+		if names[c.Name]++; names[c.Name] > 1 { // labels of metrics must be unique
 			c.Name = fmt.Sprintf("%s#%d", c.Name, names[c.Name])
 		}
 		s.Ports = append(s.Ports, c)
@@ -197,7 +195,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 		}
 		c.GPUs = append(c.GPUs, gpu)
 	}
-	for i, split := range state.Splits { // Splits has an element for each queue pair
+	for i, split := range state.Splits {
 		rx, tx := p.QueueCounters(i)
 		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: Direction(rx), TX: Direction(tx)})
 	}

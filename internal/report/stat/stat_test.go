@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place sets the directory of sockets to one that no other test uses, and that does not exist yet.
+// place sets a directory of sockets that does not exist yet.
 func place(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -118,7 +118,7 @@ func TestClientThatNeverReads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.Close() // while the others still keep their connections open
+	s.Close() // others still keep their connections open
 	for _, c := range held {
 		_ = c.Close()
 	}
@@ -161,7 +161,6 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if d, err := openDir(dir, true); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v", dir, d, err)
 		}
-		// Start continues without a socket, and creates no file in the directory.
 		t.Setenv(EnvDir, dir)
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
@@ -181,7 +180,8 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// A socket of a living process stays even without a listener: the process may be about to listen.
+// A living process without a listener may be about to listen.
+//
 // Invariant: vnic stat: The socket of a killed vnic is removed.
 func TestStaleSocketsAreSwept(t *testing.T) {
 	dir := place(t)
@@ -275,7 +275,6 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 	}
 }
 
-// The page for people loads nothing from elsewhere, and escapes names.
 func TestPageShowsTheCounters(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -302,8 +301,7 @@ func TestScrapesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
 }
 
-// oneTooMany requests a page while the maximum is being answered: the request is refused with this text; a
-// later one is answered.
+// oneTooMany requests a page while the maximum is being answered.
 func oneTooMany(t *testing.T, path string, most int, refusal string) {
 	t.Helper()
 	place(t)
@@ -343,7 +341,6 @@ func TestBitRateHasThreeDigits(t *testing.T) {
 	}
 }
 
-// An impairment's counters are in the JSON if the impairment did something, and can be read again.
 func TestLinkCountersOfImpairments(t *testing.T) {
 	for text, c := range map[string]wire.Counters{`"delay_full":0,"not_learned":0,`: {},
 		`"delay_full":0,"duplicated":3,"corrupted":4,"marked":5,"not_learned":0,`: {Duplicated: 3, Corrupted: 4, Marked: 5}} {
@@ -391,7 +388,7 @@ new wire tx 0 0 bit/s
 		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
-	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process, with another pid
+	began := &Snapshot{PID: 8, Command: "run", Uptime: 1}
 	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Counters: wire.Counters{Received: 3}}}}}
@@ -427,7 +424,6 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// Refusals of a sandbox are in the JSON, the metrics and, if there are any, the table.
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// pageText is the page for people on the metrics' port, which the browser reloads every 2 s. It loads nothing
-// else and has no script.
+// pageText is the page for people, which the browser reloads every 2 s. It loads nothing else and has no
+// script.
 var pageText = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -27,7 +27,6 @@ var pageText = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 </html>
 `))
 
-// pagesAtOnce is how many pages the server makes at the same time.
 const pagesAtOnce = 4
 
 func page(s *Server) http.HandlerFunc {
