@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes of links and addresses from now on. The channel receives one value for any number of
-// changes since the last receive. It is closed after stop, which waits for that, or after an error of the
-// socket.
+// Watch reports changes of links and addresses from now on: one value for any number of changes since the last
+// receive. The channel is closed after stop, which waits for that, or after an error of the socket.
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {
@@ -30,7 +29,7 @@ func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	go func() {
 		defer close(out)
 		for {
-			// ENOBUFS: there were more changes than the socket holds.
+			// ENOBUFS: more changes than the socket holds.
 			if _, err := c.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
