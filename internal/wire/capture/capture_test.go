@@ -321,6 +321,7 @@ func eight(t *testing.T) (hosts []*host) {
 }
 
 // Eight ports are under load, and nobody reads the pipe.
+//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
