@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair makes a connected pair of stream sockets. The caller closes both.
+// Pair makes a connected pair of stream sockets.
 func Pair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_STREAM) }
 
-// MessagePair makes a connected pair of sockets that preserve message boundaries. The caller closes both.
+// MessagePair makes a connected pair of sockets that preserve message boundaries.
 func MessagePair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_SEQPACKET) }
 
 func pair(kind int) (a, b *net.UnixConn, err error) {

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// open returns n descriptors, which the test must close or pass on.
 func open(t *testing.T, n int) []int {
 	t.Helper()
 	fds := make([]int, n)
@@ -82,7 +81,6 @@ func TestDup(t *testing.T) {
 	}
 }
 
-// CheckEvent refuses files at which a datapath's write could block.
 func TestCheckEvent(t *testing.T) {
 	fd := open(t, 1)[0]
 	defer scm.Close(fd)
