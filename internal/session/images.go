@@ -11,9 +11,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Images finds or fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of these models.
-// If interfaces is true, the initramfs also has the kernel's drivers for the NICs. more lists further modules
-// that some guests need. The caller closes the Images, unless there is an error.
+// Images fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of these models: with the
+// kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the Images.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)
@@ -52,8 +51,8 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 	return modules
 }
 
-// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's kernel
-// needs a part of it for its page structures: 8 MiB of 128 in a measurement.
+// Usable returns how much of a GPU's memory a guest can use. A NUMA node's kernel needs a part of it for its
+// page structures: 8 MiB of 128 in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
@@ -61,8 +60,8 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// room returns how much of a GPU's memory a guest can always allocate for one window. For a node it is less
-// than Usable: once only 222 of 224 usable MiB were free.
+// room returns how much of a GPU's memory a guest can allocate for one window. For a node it is less than
+// Usable: once only 222 of 224 usable MiB were free.
 func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
@@ -74,7 +73,7 @@ func room(m lab.Model, memory uint64) uint64 {
 const (
 	nodeMargin = 16 << 20
 
-	nodeShare = 8        // the kernel's need varies: a 16th was too little in one of five runs
+	nodeShare = 8        // a 16th was too little in one of five runs
 	nodeLeast = 24 << 20 // with 16 MiB, a GPU of 128 MiB once had a page too few on Linux 7.3.4
 
 	// HugePage is the size of the pages in which a guest takes a node's memory.

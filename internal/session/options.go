@@ -23,32 +23,32 @@ type Options struct {
 	lab.NICOptions // for all NICs
 
 	Guests    int          // 1 to MaxGuests; with a Lab: only its first ones, 0 for all
-	NIC       []string     // the models of the guests' NICs, by guest; further guests have the last model
-	Lab       *labfile.Lab // describes the guests; nil: each guest has one NIC and one GPU
+	NIC       []string     // models, by guest; further guests have the last one
+	Lab       *labfile.Lab // nil: each guest has one NIC and one GPU
 	Family    int          // 4 or 6
-	Hotplug   bool         // GPUs can be removed while guests run; with a Lab its file decides that
-	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; with a Lab its file decides that
-	Memory    uint64       // RAM of each guest, in bytes
+	Hotplug   bool         // GPUs can be removed; a Lab decides that itself
+	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab decides that itself
+	Memory    uint64       // of each guest, in bytes
 	GPUMemory uint64       // of each GPU, in bytes
 	P2P       P2P
-	Window    uint64   // how many bytes of its GPU's memory each guest needs
-	Windows   []uint64 // overrides Window for the first guests, one value a guest
-	Bind      int      // how many receive queues of a NIC the guest binds to GPU memory; 0: 1
+	Window    uint64   // bytes of its GPU's memory that each guest needs
+	Windows   []uint64 // overrides Window for the first guests
+	Bind      int      // receive queues that a guest binds to GPU memory; 0: 1
 
-	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy
-	Progress func(mode string, done, total uint64) // called with the bytes that a mode has moved; may be nil
+	Modes    []string                              // transfer.Devmem or transfer.Copy
+	Progress func(mode string, done, total uint64) // with the bytes that a mode has moved; may be nil
 
 	Servers []Server          // run as further guests
 	Gateway *lab.GatewayFlags // nil: the lab has no gateway
 
-	Hook func(*Set) // tests: called with the Set before its guests boot
+	Hook func(*Set) // tests: before guests boot
 }
 
 // Server describes a guest without a GPU, whose kernel drives its NIC. It runs in QEMU.
 type Server struct {
 	Name    string
 	Model   string   // of its NIC
-	Modules []string // that its kernel loads, besides the NIC's driver
+	Modules []string // besides the NIC's driver
 	Disks   []qemu.Disk
 }
 
@@ -63,7 +63,7 @@ func Defaults() Options {
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig returns the configuration of a command's broker, the process outside of the sandbox.
+// BrokerConfig returns the configuration of the broker, the process outside of the sandbox.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -74,10 +74,9 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// noPorts is the default of the gateway's flag for ports of this machine: guests reach none of them.
+// noPorts means that guests reach no ports of this machine.
 const noPorts = "none"
 
-// services returns the services that the options add to the lab.
 func (o *Options) services() ([]lab.Service, error) {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil, nil
@@ -116,7 +115,6 @@ func OnHost(host string) bool {
 		err == nil && a.IsLoopback()
 }
 
-// gateways returns the default routes of each guest: the gateway's address, or none without a gateway.
 func (o *Options) gateways() []netip.Addr {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil
@@ -131,8 +129,8 @@ func (o *Options) Show(mode string, done, total uint64) {
 	}
 }
 
-// LinkLoss returns transfer.LinkLoss if links with this impairment, or a lab's links (nil: there is no lab
-// file), may lose segments, else transfer.NoLoss.
+// LinkLoss returns transfer.LinkLoss if links with this impairment, or of the lab (may be nil), may lose
+// segments, else transfer.NoLoss.
 func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	if i.Lossy() || l.MayLose() {
 		return transfer.LinkLoss
@@ -187,8 +185,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	return d, nil
 }
 
-// enough returns an error if this machine's memory does not suffice for all guests. With a Lab it checks
-// nothing.
+// enough returns an error if this machine's memory does not suffice. With a Lab it checks nothing.
 func (o *Options) enough() error {
 	each := o.GPUMemory
 	if !o.InProc {
@@ -225,7 +222,6 @@ func (o *Options) Only() (name string, has uint64, err error) {
 	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
-// first returns the index of the first GPU that a guest's first NIC may address, or -1.
 func first(g *lab.Guest) int {
 	for i := range g.GPUs {
 		if g.NICs[0].Reaches(i) {
