@@ -42,12 +42,10 @@
 	VPTERNLOGD $0x96, Z12, Z13, Z11 \
 	VPADDD     Z11, w0, w0
 
-// NEXT is SCHEDULE, and then ROUND with the new word in w0.
 #define NEXT(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14) \
 	SCHEDULE(w0, w1, w9, w14) \
 	ROUND(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14)
 
-// SIXTEEN is sixteen rounds; STEP is ROUND or NEXT.
 #define SIXTEEN(STEP) \
 	STEP(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, 0, Z16, Z17, Z25, Z30)  \
 	STEP(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, 4, Z17, Z18, Z26, Z31)  \
@@ -66,7 +64,7 @@
 	STEP(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, 56, Z30, Z31, Z23, Z28) \
 	STEP(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, 60, Z31, Z16, Z24, Z29)
 
-// SUM adds a working variable to its word of the state, in memory.
+// SUM adds a working variable to its word of the state.
 #define SUM(word, w) \
 	VPADDD    word, w, w \
 	VMOVDQU32 w, word

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// The digests equal crypto/sha256's, for messages written in pieces, at any alignment.
 func TestSumsAreSHA256(t *testing.T) {
 	if !Available {
 		t.Log("no AVX-512 here: crypto/sha256 is used instead")
