@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// RemoveStale removes a socket's file only if no program listens at it.
 func TestOnlyDeadSocketsAreRemoved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
