@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Limits of the state that commands set up.
 const (
 	maxRules    = 16
 	maxBindings = 16
@@ -19,7 +18,7 @@ const (
 type commands struct {
 	mu     sync.Mutex
 	state  *control.State
-	buffer uint32 // id of the last registered buffer
+	buffer uint32 // the last id
 }
 
 // reset removes all state. Later ids differ from all earlier ones.
@@ -51,14 +50,13 @@ func (c *commands) queue(h *splitter.Headers) int {
 	return int(c.state.RSS.Table[sum%len(c.state.RSS.Table)])
 }
 
-// split turns a queue's header split on or off.
 func (c *commands) split(queue int, on bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.SetSplit(control.Split{Queue: uint16(queue), On: on})
 }
 
-// Forget removes the state that commands have set up, as a reset does. Header split of bound queues stays on.
+// Forget removes the state that commands have set up, except header split of bound queues.
 func (n *NIC) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

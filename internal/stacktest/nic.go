@@ -1,6 +1,6 @@
-// Package stacktest has a pair of NICs in memory, joined by a faulty wire. Like real NICs they split headers,
-// steer, and read and write device memory: from their own goroutine, without a lock that a program holds, so
-// that the race detector reports a page that NIC and program use at the same time.
+// Package stacktest has a pair of NICs in memory, joined by a faulty wire. They access device memory from their
+// own goroutine, without a lock that a program holds, so that the race detector reports a page that NIC and
+// program use at the same time.
 package stacktest
 
 import (
@@ -16,19 +16,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Options describe both NICs and the wire; probabilities are for each packet on the wire.
+// Options describe both NICs and the wire; probabilities are for each packet.
 type Options struct {
 	MTU      int // 0: 1500
 	Queues   int // 0: 4
-	GPUSize  int // bytes of the only GPU of each NIC, number 0; 0: 4 MiB
+	GPUSize  int // bytes of each NIC's only GPU, number 0; 0: 4 MiB
 	RingSize int // pages posted to a bound queue, and frames on a transmit queue; 0: 256
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool // the wire cuts GSO packets to segments
-	Merge              bool // the receiving NIC merges successive segments of a flow, as RSC does
-	Checksums          bool // senders complete checksums; receivers do not mark frames in host memory as verified
-	LinearHead         int  // up to this many bytes of a split frame's payload stay in the header buffer
+	Cut                bool
+	Merge              bool // the receiving NIC merges segments, as RSC does
+	Checksums          bool // senders complete checksums; frames in host memory are not marked as verified
+	LinearHead         int  // up to this many payload bytes of a split frame stay in the header buffer
 }
 
 // NIC implements stack.NIC and stack.Control.
@@ -43,21 +43,21 @@ type NIC struct {
 	stop chan struct{}
 	done chan struct{}
 
-	callback sync.Mutex // held during calls of the receiver
+	callback sync.Mutex // during calls of the receiver
 
 	mu       sync.Mutex
 	r        driver.Receiver
 	rng      *rand.Rand
 	inbox    []packet
-	delayed  []packet // held back, to reorder them
+	delayed  []packet
 	tx       [][]txFrame
 	full     []bool
 	bound    []boundQueue
 	filter   func(h *splitter.Headers, payload int) bool
-	hold     bool // hold back completions
+	hold     bool
 	keep     error
 	finished []finished
-	drops    uint64 // frames without a buffer
+	drops    uint64
 	lost     uint64
 	closed   bool
 	badSums  int
@@ -69,7 +69,7 @@ type packet struct {
 	payload []byte
 	mss     int // of a GSO packet; 0: not one
 	bad     bool
-	after   int // of a delayed packet: number of packets that overtake it
+	after   int // of a delayed packet: how many overtake it
 }
 
 type txFrame struct {
@@ -108,15 +108,14 @@ func newNIC(o Options, i byte) *NIC {
 	return n
 }
 
-// Memory returns the GPU's memory. The NIC's goroutine writes to posted pages and reads ranges that are being
-// sent.
+// Memory returns the GPU's memory, which the NIC's goroutine accesses.
 func (n *NIC) Memory() []byte { return n.gpu }
 
 // Drops returns the number of frames for which a bound queue had no buffer.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
-// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. A packet that is
-// selected but not TCP still passes.
+// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. Selected packets
+// that are not TCP still pass.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
 // BadSums returns the number of received frames with a wrong transport checksum (Options.Checksums).
@@ -253,7 +252,7 @@ func (n *NIC) KeepQueues(err error) {
 
 // UnbindQueue implements stack.NIC.
 func (n *NIC) UnbindQueue(queue int) error {
-	n.callback.Lock() // waits until no frame is being delivered to the receiver
+	n.callback.Lock() // no frame is being delivered to the receiver
 	defer n.callback.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -274,8 +273,7 @@ func (n *NIC) unbind(queue int) {
 	}
 }
 
-// post takes pages from a bound queue's source until RingSize pages are posted, unless more than half as many
-// are posted already.
+// post fills a bound queue up to RingSize pages, unless more than half are posted.
 func (n *NIC) post(queue int) {
 	b := &n.bound[queue]
 	if b.src == nil || len(b.pages) > n.o.RingSize/2 {
@@ -354,7 +352,6 @@ func (n *NIC) run() {
 	}
 }
 
-// send reads frames from memory and puts them on the wire.
 func (n *NIC) send() bool {
 	busy := false
 	for q := range n.tx {
