@@ -12,7 +12,7 @@ import (
 // Input reads a file, which may be a terminal. Close ends a blocked Read, and leaves the file open.
 type Input struct {
 	f    *os.File
-	wake int // eventfd
+	wake int
 	once sync.Once
 	mu   sync.Mutex // held by Read, and by Close while it closes wake
 }

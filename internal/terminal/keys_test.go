@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// typed makes Keys that read a pipe, and returns the pipe's other end for typing.
+// typed makes Keys that read a pipe, and returns the pipe's other end.
 func typed(t *testing.T, a Actions) (*Keys, *os.File) {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
@@ -48,7 +48,7 @@ func TestEscapes(t *testing.T) {
 		"q alone":          {"q?", "q?", 0, false},
 		"bytes, not text":  {"\xff\x00\x1d\xfe", "\xff\x00\x1d\xfe", 0, false},
 	} {
-		for size := 1; size <= len(c.typed); size++ { // in pieces of each size
+		for size := 1; size <= len(c.typed); size++ {
 			helps, left := 0, false
 			k, w := typed(t, Actions{Help: func() { helps++ }, Leave: func() { left = true }})
 			for b := []byte(c.typed); len(b) > 0; {
