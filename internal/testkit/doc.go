@@ -1,3 +1,3 @@
-// Package testkit has helpers for the tests of several packages. It imports only small packages, so that any
-// package's tests may use it.
+// Package testkit has helpers for tests. It imports only small packages, so that any package's tests may use
+// it.
 package testkit

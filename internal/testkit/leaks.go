@@ -10,8 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The runtime opens its poller with the first file that can be polled, and keeps it open: here, before any
-// test.
+// The runtime opens its poller with the first file that can be polled, and keeps it open.
 func init() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
@@ -28,7 +27,7 @@ func FDs() []string {
 	for _, e := range entries {
 		name, err := os.Readlink("/proc/self/fd/" + e.Name())
 		if err != nil {
-			continue // the descriptor of the directory
+			continue
 		}
 		fds = append(fds, e.Name()+" "+name)
 	}
@@ -36,8 +35,8 @@ func FDs() []string {
 	return fds
 }
 
-// CheckFDs fails the test if it ends with more descriptors of some target than it has now. The numbers may
-// differ: guests that tests share keep running, and their QEMU may replace the eventfd of an interrupt.
+// CheckFDs fails the test if it ends with more descriptors of some target than it has now. Their numbers may
+// differ.
 func CheckFDs(t testing.TB) {
 	t.Helper()
 	before := FDs()

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Long reports whether tests should also run in their large form, which takes minutes. The environment variable
-// VNIC_LONG requests it.
+// Long reports whether tests should also run in their large form (VNIC_LONG), which takes minutes.
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
 // Boots skips a test that boots its own guests, unless the large form is requested without -short.

@@ -41,8 +41,7 @@ func Memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// Eventually polls f until it returns true, and fails the test if that takes longer than Patience. what
-// describes the condition.
+// Eventually polls f until it returns true, and fails the test after Patience. what describes the condition.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
