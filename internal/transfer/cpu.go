@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// CPU is a guest's CPU time, in seconds. Spin is the part of User in which the driver polled and found no work.
+// CPU is a guest's CPU time, in seconds. Spin is the part of User in which the driver polled in vain.
 type CPU struct {
 	User   float64 `json:"user"`
 	System float64 `json:"system"`
@@ -27,7 +27,6 @@ func (c CPU) Add(b CPU) CPU {
 // Work returns the time without idle polling.
 func (c CPU) Work() float64 { return max(0, c.User+c.System+c.IRQ-c.Spin) }
 
-// userHZ is the unit of /proc/stat (USER_HZ), 1/100 s.
 const userHZ = 100
 
 // ProcStat reads the CPU time of the whole machine (proc(5), /proc/stat).

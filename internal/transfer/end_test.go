@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// arrived waits until the receiving guest's NIC has received n bytes of payload.
 func (w *world) arrived(n uint64) {
 	w.t.Helper()
 	testkit.Eventually(w.t, "payload", func() bool {
@@ -34,8 +33,8 @@ func TestCancelInTheMiddle(t *testing.T) {
 		for _, who := range []string{"sender", "receiver", "both", "connections"} {
 			t.Run(mode+"/"+who, func(t *testing.T) {
 				w := newWorld(t, options{})
-				// In mode devmem the transfer cannot complete, because no tokens are returned. A queue without pages does not
-				// receive anything, not even the peer's RST, so an end that is not cancelled may stall first.
+				// In mode devmem no tokens are returned, so the transfer cannot complete. A queue without pages receives
+				// nothing, not even the peer's RST: an end that is not cancelled may stall first.
 				send, recv := w.prepares(trial{mode: mode, size: 7 << 20, pages: 128, hold: 1 << 40, stall: 2, seed: 1})
 				testkit.OK(t, w.connect(t.Context(), send, recv))
 				sctx, scancel := context.WithCancel(t.Context())
@@ -65,7 +64,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				}
 				for name, err := range map[string]error{"sender": <-serrs, "receiver": <-rerrs} {
 					if mode == Copy && err == nil {
-						continue // it had completed before
+						continue // completed before
 					}
 					if err == nil || (who == name || who == "both") != errors.Is(err, context.Canceled) {
 						t.Errorf("%s: %v", name, err)
@@ -125,7 +124,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			if mode == Devmem {
 				serrs := start(t.Context(), w.a.send)
 				w.arrived(100 << 10)
-				w.finish() // finishes the sender first, which resets the receiver's connection
+				w.finish() // the sender first, which resets the receiver's connection
 				testkit.ErrorIs(t, <-serrs, errFinished, "send")
 				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("receive: %v", err)
@@ -183,7 +182,6 @@ func TestOrderOfCalls(t *testing.T) {
 	w.end()
 }
 
-// TestAcceptTakesOnlyThePeer: a stranger that connects first is rejected.
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
@@ -292,7 +290,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 
-// holds returns what a guest's NIC and stack hold, as text. It asks the NIC directly, not through the guest.
+// holds asks the NIC directly, not through the guest.
 func (g *guest) holds() string {
 	flows, _ := g.port.Flows()
 	buffers, _ := g.port.Buffers()

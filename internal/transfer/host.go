@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// host has the Nodes of a guest, which its agent's operations share.
+// host has the Nodes of a guest, for its agent's operations.
 type host struct {
 	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
 
 	setup sync.Mutex       // one Setup or Close at a time
-	first map[string]first // under setup, by SetupArgs.Interface: the first Node of each NIC with vnic's driver
+	first map[string]first // under setup, by SetupArgs.Interface: of each NIC with vnic's driver
 
 	mu    sync.Mutex
 	nodes map[int]*Node // under mu
@@ -35,7 +35,6 @@ func (h *host) get(number int) (*Node, error) {
 	return h.nodes[number], nil
 }
 
-// set sets the Node of a number; nil removes it.
 func (h *host) set(number int, n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is two guests in this process, each with a GPU and a vnic NIC, on a switch.
+// world is two guests in this process, each with a GPU and a vnic NIC.
 type world struct {
 	t     testing.TB
 	a, b  *guest
@@ -39,11 +39,11 @@ type options struct {
 type guest struct {
 	t    testing.TB
 	gpu  *gpumem.GPU
-	ram  []byte // the GPU's memory
+	ram  []byte
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	new  string // its state when nothing is prepared, to compare
+	new  string // when nothing is prepared
 	end  Guest  // node, or a Remote of it
 	v4   netip.Addr
 	v6   netip.Addr
@@ -87,14 +87,12 @@ func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	return g
 }
 
-// in returns the world with a subtest's t.
 func (w *world) in(t testing.TB) *world {
 	a, b := *w.a, *w.b
 	a.t, b.t = t, t
 	return &world{t: t, a: &a, b: &b, ports: w.ports}
 }
 
-// trial is one transfer from A to B.
 type trial struct {
 	mode  string
 	v6    bool
@@ -106,7 +104,7 @@ type trial struct {
 	seed  uint64
 }
 
-const dataOff = 8 << 20 // of the data in each GPU; the pool lies below
+const dataOff = 8 << 20 // in each GPU; the pool lies below
 
 func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
@@ -164,7 +162,6 @@ func (w *world) end() {
 	w.b.empty()
 }
 
-// run does a whole transfer, and checks every byte and that nothing is left.
 func (w *world) run(x trial) (ra, rb Result) {
 	w.t.Helper()
 	send, recv := w.prepares(x)
@@ -181,7 +178,6 @@ func (w *world) run(x trial) (ra, rb Result) {
 	return ra, rb
 }
 
-// check compares the destination with the pattern, and the memory after it with the poison.
 func (w *world) check(p PrepareArgs, seed uint64) {
 	w.t.Helper()
 	got := w.b.ram[p.Off:][:p.Bytes]
@@ -200,7 +196,6 @@ func (w *world) check(p PrepareArgs, seed uint64) {
 	}
 }
 
-// empty checks that a guest's NIC and stack hold nothing of a transfer.
 func (g *guest) empty() {
 	g.t.Helper()
 	testkit.Equal(g.t, "left", g.holds(), g.new)
@@ -211,7 +206,7 @@ func (g *guest) empty() {
 	}
 }
 
-// both runs two ends concurrently; the first error cancels the other.
+// both runs f and g concurrently; the first error cancels the other.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })

@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With delayed tokens a small pool runs dry, and the stream is still right.
 func TestLateTokensRunThePoolDry(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, options{})
@@ -34,7 +33,6 @@ func TestLateTokensRunThePoolDry(t *testing.T) {
 	}
 }
 
-// A transfer whose tokens would be returned long after its end does not wait for them.
 func TestLateTokensGoBackAtTheEnd(t *testing.T) {
 	w := newWorld(t, options{})
 	testkit.OK(t, w.b.node.LateTokens(t.Context(), maxLate))

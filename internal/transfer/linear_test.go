@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes: a transfer whose flow rule is deleted arrives unsplit on queue 0.
+// TestRuleThatGoes: without its flow rule a transfer arrives unsplit.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -38,7 +38,7 @@ func TestRuleThatGoes(t *testing.T) {
 			var rb Result
 			errs := start(t.Context(), func(ctx context.Context) (err error) { _, rb, err = w.move(ctx); return err })
 			if name == "in the middle" {
-				w.arrived(2*size + size/3) // after the bytes of other rounds, on all queues
+				w.arrived(2*size + size/3) // after the bytes of other rounds
 				forget()
 			}
 			testkit.OK(t, <-errs)
@@ -55,7 +55,7 @@ func TestRuleThatGoes(t *testing.T) {
 	}
 }
 
-// fakeHost is the memory and the engines of a guest for a simulated NIC (stacktest).
+// fakeHost is a guest's memory and engines for a simulated NIC.
 type fakeHost struct {
 	gpu []byte
 	dma []byte
@@ -96,7 +96,6 @@ func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus
 	return s, err
 }
 
-// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header buffer.
 func TestLinearFragments(t *testing.T) {
 	for _, head := range []int{1, 100} {
 		t.Run(fmt.Sprint(head), func(t *testing.T) {

@@ -16,13 +16,13 @@ type Loss int
 
 // Kinds of Loss.
 const (
-	NoLoss   Loss = iota // segments are never lost
+	NoLoss   Loss = iota // none
 	PoolLoss             // at the receiver, whose page pool is too small
 	LinkLoss             // on the link
 )
 
 // Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, without the
-// driver's idle polling; nil: unknown. Open takes the NIC, also if there is an error.
+// driver's idle polling; nil: unknown. After an error the NIC is closed.
 func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// The table of operations. Each row is both ends of one operation: Ops serves it in a guest under its name, and
-// calling the variable requests it from a Guest.
+// The table of operations: Ops serves each in a guest under its name, and calling the variable requests it from
+// a Guest.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -57,7 +57,7 @@ const (
 
 // Guest is a Node in this process, or a Remote, which calls a guest's agent.
 type Guest interface {
-	// Do runs an operation. Callers use the rows of the table instead.
+	// Do runs an operation. Callers use the table instead.
 	Do(ctx context.Context, c Call) error
 }
 
@@ -75,10 +75,10 @@ func (n *Node) Do(_ context.Context, c Call) error { return c.run(n) }
 // Remote is a Node in a guest, called through the guest's agent.
 type Remote struct {
 	Agent *agent.Client
-	Node  int // its number; 0 if the guest has only one
+	Node  int // 0 if the guest has only one
 }
 
-// request carries an operation's arguments to one of a guest's Nodes.
+// request carries an operation's arguments to a Node.
 type request[A any] struct {
 	Node int `json:"node,omitempty"`
 	Args A   `json:"args"`
@@ -89,13 +89,13 @@ func (r Remote) Do(ctx context.Context, c Call) error {
 	return r.Agent.Call(ctx, c.Name, request[any]{r.Node, c.args}, c.result)
 }
 
-// Setup sets up a NIC of the guest and its stack, before other operations.
+// Setup sets up a NIC of the guest and its stack.
 func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err error) {
 	err = r.Do(ctx, Call{Name: setupName, args: s, result: &res})
 	return res, err
 }
 
-// Close is Node.Close. The guest's NIC can be set up again afterwards.
+// Close is Node.Close. The NIC can be set up again afterwards.
 func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
@@ -109,7 +109,7 @@ func State(ctx context.Context, g Guest) string {
 	return s
 }
 
-// served are the table's operations by name, with arguments as JSON.
+// served are operations by name, with arguments as JSON.
 var served = map[string]func(h *host) agent.Op{}
 
 // op makes the row of an operation with arguments and a result.

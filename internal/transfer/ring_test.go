@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ranks returns Join's arguments for both guests of a world.
 func (w *world) ranks() (list [2]Rank) {
 	guests := [2]*guest{w.a, w.b}
 	port := uint16(w.ports.Add(2))
@@ -25,7 +24,6 @@ func (w *world) ranks() (list [2]Rank) {
 	return list
 }
 
-// Guests behind agents run each operation, and both have the right result.
 func TestCollectives(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "ring a")
@@ -49,8 +47,8 @@ func TestCollectives(t *testing.T) {
 	}
 	testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: AllReduce})), syscall.EINVAL)
 	var ranks [2]Rank
-	for range 2 { // Leave frees everything
-		ranks = w.ranks() // a connection's ports stay in use for a minute (TIME_WAIT)
+	for range 2 {
+		ranks = w.ranks() // ports stay in use for a minute (TIME_WAIT)
 		both(func(i int, r Remote) error { return Join(ctx, r, ranks[i]) })
 		testkit.ErrorIs(t, w.a.node.Join(ctx, ranks[0]), syscall.EALREADY)
 		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: "scan"})), syscall.EINVAL)
@@ -58,7 +56,7 @@ func TestCollectives(t *testing.T) {
 		for _, c := range []struct {
 			op    string
 			want  [2]uint32 // elements 1 and 501
-			guest int       // the guest that has the sum of the first half; -1: both have everything
+			guest int       // with the sum of the first half; -1: both have everything
 		}{
 			{AllReduce, [2]uint32{10001, 501 * 10001}, -1},
 			{ReduceScatter, [2]uint32{10001, 501 * 10001}, 0},
@@ -100,7 +98,6 @@ func TestCollectives(t *testing.T) {
 	testkit.ErrorIs(t, w.a.node.Join(ctx, bad), syscall.EINVAL)
 }
 
-// A Join that waits for neighbours ends with its context, and a running operation ends by Leave.
 func TestRingEnds(t *testing.T) {
 	w := newWorld(t, options{})
 	ranks := w.ranks()

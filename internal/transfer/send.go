@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// sendPiece is the most bytes in one send call of mode devmem.
 const sendPiece = 1 << 20
 
 // Send sends all bytes, and returns when their memory is free again: in mode devmem when the peer has
@@ -45,8 +44,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 	return nil
 }
 
-// sendCopy makes engines copy pieces of the data to guest RAM, and meanwhile writes earlier pieces to the
-// connection.
+// sendCopy makes engines copy the data to guest RAM, and meanwhile writes earlier pieces to the connection.
 func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	ahead := make(chan *slot, len(n.staging)) // in stream order
 	p.start(func() error {

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// maxEntries is the most fragments in one gather job, because one call returns at most as many tokens.
+	// maxEntries bounds the fragments in one gather job: one call returns at most as many tokens.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
-	// stage is the size of a piece of guest RAM for mode copy, and for linear bytes in mode devmem.
+	// stage is the size of a piece of guest RAM, in bytes.
 	stage = 1 << 20
 	slots = 4
 )
 
-// slot is DMA memory for one running job: a table, and room for payload in guest RAM.
+// slot is DMA memory for one running job: a table, and room for payload.
 type slot struct {
 	table     []byte
 	tableIOVA uint64
 	data      []byte // for mode copy and for linear bytes
 	dataIOVA  uint64
 	entries   int
-	n         int           // bytes of data in use
-	full      chan struct{} // for a sender in mode copy: closed when data is filled
+	n         int           // of data in use
+	full      chan struct{} // for a sender: closed when data is filled
 }
 
-// makeTables allocates the memory of a receiver in mode devmem, unless it exists already.
+// makeTables allocates the memory of a receiver in mode devmem.
 func (n *Node) makeTables() error {
 	if n.frags == nil {
 		n.frags = make([]devmem.Frag, maxEntries)
@@ -42,7 +42,7 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeSlots allocates the staging slots, unless they exist already; data: with room for payload, for mode copy.
+// makeSlots allocates the staging slots; data: with room for payload.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)
@@ -77,7 +77,7 @@ func (s *slot) add(src, dst uint64, n uint32) {
 	s.entries++
 }
 
-// run makes an engine run one job with a slot's table, and waits for its end.
+// run runs one job with a slot's table, to its end.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -90,11 +90,11 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's context, with
-// the error as cause, and aborts the connection, to end calls that wait for it.
+// pipe distributes slots to jobs. The first error cancels its context, and aborts the connection, to end calls
+// that wait for it.
 type pipe struct {
 	fail context.CancelCauseFunc
-	keep func() bool // prevents the abort of the connection
+	keep func() bool
 	free chan *slot
 	jobs sync.WaitGroup
 }
@@ -132,7 +132,7 @@ func (p *pipe) start(f func() error) {
 	})
 }
 
-// drain waits until all slots are free, which means that the engines have done every job.
+// drain waits until all slots are free: the engines have done every job.
 func (p *pipe) drain(ctx context.Context) error {
 	for range cap(p.free) {
 		if _, err := p.take(ctx); err != nil {
