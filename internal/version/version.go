@@ -11,7 +11,7 @@ import (
 // stamped is set by the Makefile.
 var stamped string
 
-// String returns the version of vnic: stamped, or else the module's version, and the commit if it is known.
+// String returns the version of vnic: stamped, or else the module's, and the commit if it is known.
 var String = sync.OnceValue(func() string {
 	if stamped != "" {
 		return stamped
@@ -45,8 +45,8 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Check returns an Error if theirs has another version of the protocol. who names the other end ("the guest's
-// agent"), fix tells the user what to do.
+// Check returns an Error if theirs has another version of the protocol. who names the other end, fix tells the
+// user what to do.
 func (h Hello) Check(theirs Hello, who, fix string) error {
 	if theirs.Protocol == h.Protocol {
 		return nil
