@@ -57,7 +57,7 @@ func (c *Client) IRQCount(index int) (int, error) {
 	return int(n), nil
 }
 
-// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE, before the data.
+// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE.
 func Access(region int, off uint64, count int) []byte {
 	b := le.AppendUint64(nil, off)
 	b = le.AppendUint32(b, uint32(region))
