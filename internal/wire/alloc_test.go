@@ -31,7 +31,7 @@ func (blind) Sending(*Packet) uint64               { return 0 }
 func (blind) Sent(*Worker, *Packet, uint64)        {}
 func (blind) Received(*Worker, *Packet, Placement) {}
 
-// attachSink returns a host a, a sink, and the address of the sink, which the switch already knows.
+// attachSink returns a host a, a sink, and the sink's address, which the switch already knows.
 func attachSink(t testing.TB, up, down Impairment, lim Limits, who *Identity) (a *host, k *sink, to MAC) {
 	s := newSwitch(t)
 	a = newHost(t, s, 1, LinkOptions{Up: up, Identity: who})
@@ -50,7 +50,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 		lim      Limits
 		s        spec
 		flood    bool
-		mpls     bool // with a partial checksum behind the MPLS labels
+		mpls     bool // with a partial checksum behind the labels
 		who      *Identity
 		arp      bool
 	}{
@@ -96,7 +96,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 				a.send(batch...)
 			}
 			for range 50 {
-				f() // lets buffers grow to their final size
+				f() // buffers grow to their final size
 			}
 			if n := testing.AllocsPerRun(100, f); n != 0 {
 				t.Errorf("Deliver of %d packets allocates %v times", len(batch), n)
@@ -114,7 +114,6 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// awaited is a port that signals when it has received a number of packets.
 type awaited struct {
 	sink
 	want int
@@ -155,7 +154,7 @@ func TestDelayDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32.
+// BenchmarkDeliver sends batches of 32.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name     string
