@@ -46,7 +46,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p)
 	testkit.OK(t, c.Close())
 	testkit.OK(t, c.Close())
-	a.send(p) // no tap sees it any more
+	a.send(p)
 
 	f, err := os.Open(name)
 	testkit.OK(t, err)
@@ -138,7 +138,7 @@ func TestHeadersOnly(t *testing.T) {
 	}
 }
 
-// For RoCEv2 the headers after UDP's are captured, as far as they are present, and nothing after them.
+// RoCEv2's headers are captured, as far as they are present, and nothing after them.
 func TestHeadersOfRoCE(t *testing.T) {
 	for _, c := range []struct{ port, opcode, size, want int }{
 		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
@@ -170,8 +170,7 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// The segments that a comment names as lost on the sender's link, and those that arrived, are together all
-// segments of the packet.
+// Segments named as lost on the sender's link, and those that arrived, are all segments of the packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -270,7 +269,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
-	// Payload beyond the end of its memory: the copier refuses it.
+	// The copier refuses it.
 	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
@@ -284,8 +283,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	}
 }
 
-// load makes each host send batches of 32 packets to the next host, concurrently, and returns the number of
-// sent packets.
+// load makes each host send batches of 32 packets to the next host.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -320,8 +318,6 @@ func eight(t *testing.T) (hosts []*host) {
 	return hosts
 }
 
-// Eight ports are under load, and nobody reads the pipe.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
@@ -373,7 +369,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// stuckWriter blocks in Write until a value arrives on the channel, and writes nothing.
+// stuckWriter blocks in Write until a value arrives, and writes nothing.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {
@@ -396,7 +392,6 @@ func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	testkit.Equal(t, "stats in the end", c.Stats(), Stats{Missed: 2 * sent})
 }
 
-// shortWriter accepts only a number of bytes.
 type shortWriter struct {
 	bytes.Buffer
 	room int
@@ -437,8 +432,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above. It also shows that the file
-// has no packet as received before it has the packet as sent.
+// TestNothingIsMissedWhenThereIsRoom is the negative control. No packet is in the file as received before it is
+// there as sent.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -472,7 +467,7 @@ func TestWriteErrorStopsCapture(t *testing.T) {
 	for _, h := range hosts {
 		c.Attach(h.link)
 	}
-	<-called // before any traffic
+	<-called
 	sent := load(t, hosts, 20)
 	for _, h := range hosts {
 		testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), 20*32)
@@ -507,7 +502,7 @@ func TestNoPortIsAFileToo(t *testing.T) {
 	}
 	sw := newSwitch(t)
 	a := newHost(t, sw, 0, wire.LinkOptions{})
-	c.Attach(a.link) // too late
+	c.Attach(a.link)
 	hello(a)
 	if a.link.Tap() != nil {
 		t.Error("a capture that has ended watches")

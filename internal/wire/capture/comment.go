@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// text is a comment being made. There is one for each packet, and fmt would be slow for it.
+// text is a comment being made: fmt would be slow for each packet.
 type text []byte
 
 func (t *text) add(parts ...any) {
@@ -132,10 +132,9 @@ func (r *record) endsText(t *text) {
 	}
 }
 
-// fate adds the frame's verdict, unless the comment already says it.
 func (r *record) fate(t *text) {
 	switch {
-	case r.verdict == wire.Taken && r.iface.rx: // queue and place are in the comment already
+	case r.verdict == wire.Taken && r.iface.rx: // they are in the comment already
 	case r.verdict == wire.Taken:
 		t.part("taken")
 	case r.reason != wire.DropLinkLoss:
@@ -176,7 +175,7 @@ func (r *record) lostText(t *text) {
 	t.add(" of ", r.segments)
 }
 
-// text adds the place of the payload: for GPU memory, offset and length of each fragment.
+// text adds the place of the payload: in GPU memory each fragment's.
 func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {
@@ -213,7 +212,7 @@ func memory(d dma.MemKind) string {
 	switch d {
 	case dma.Wire:
 		return "a buffer of the wire"
-	case dma.Private: // frames made by a NIC, such as RDMA packets; their bytes count where they came from
+	case dma.Private: // frames made by a NIC
 		return "the NIC's own memory"
 	}
 	return "host memory"

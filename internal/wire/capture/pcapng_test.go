@@ -64,8 +64,7 @@ func contentsOf(t rapid.TB, file []byte) (c contents) {
 	return c
 }
 
-// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each written field from the file, and writes the same
-// bytes for these fields.
+// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each field, and writes the same bytes.
 func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	text := rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringN(-1, -1, 300))
 	rapid.Check(t, func(t *rapid.T) {
@@ -119,7 +118,6 @@ func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	})
 }
 
-// drawRecord makes a record with random properties for one of the capture's interfaces.
 func drawRecord(t *rapid.T, c *Capture) *record {
 	i := rapid.SampledFrom(c.ifaces).Draw(t, "interface")
 	i.seen.Add(1)
@@ -138,7 +136,6 @@ func drawRecord(t *rapid.T, c *Capture) *record {
 	return r
 }
 
-// packetOf returns what the file must contain for the next record.
 func packetOf(r *record) packet {
 	p := packet{gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n, Length: int(r.length),
 		InterfaceIndex: r.iface.id}, pcapgo.NgPacketOptions{Comments: []string{dump(r)}}, bytes.Clone(r.data)}
@@ -191,7 +188,7 @@ func equal(t rapid.TB, what string, got, want any) {
 	}
 }
 
-// An option's length has 16 bits: a longer text is cut between two characters.
+// An option's length has 16 bits.
 func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	for _, c := range []struct {
 		text string

@@ -4,13 +4,12 @@ import "sync/atomic"
 
 // ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's bounded MPMC
 // queue: each slot has a sequence number that shows whether a producer may reserve it or the consumer may read
-// it. A record is reserved, filled, and then committed; the consumer sees records in the order in which they
-// were reserved.
+// it. The consumer sees committed records in the order in which they were reserved.
 type ring struct {
 	slots []record
 	mask  uint64
 	tail  atomic.Uint64 // next to reserve
-	head  uint64        // next to consume; used by the consumer
+	head  uint64        // of the consumer
 }
 
 // newRing makes a ring of n records, a power of two, with room for size bytes of frame each.
@@ -35,7 +34,7 @@ func (r *ring) reserve() *record {
 				s.index = i
 				return s
 			}
-		case int64(turn-i) < 0: // from the lap before, and not consumed yet
+		case int64(turn-i) < 0: // not consumed yet
 			return nil
 		}
 	}
