@@ -256,7 +256,7 @@ func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		descs  int
-		pieces int // buffers of one byte, of these
+		pieces int // of the descriptors, how many are buffers of one byte
 		each   int // chains used
 	}{
 		{"64 chains", long, 0, 64},                       // 4095 before the last one

@@ -29,7 +29,7 @@ const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
 // rxQueue is a receive virtqueue. A goroutine that uses the fields below RxBase holds RxBase's lock.
 type rxQueue struct {
-	vring // with RxBase's lock
+	vring // RxBase's lock guards the ring and its kick
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
@@ -38,7 +38,7 @@ type rxQueue struct {
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int  // too few chains for the last frame that found too few
+	short      int  // how many chains were too few for the last frame that found too few
 	faulty     bool // the last peeked chain of this frame has unreachable memory
 	awaited    awaited
 	remembers  bool
@@ -255,9 +255,9 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// putSplit writes headers to the header buffer of the first chain, its first descriptor, and payload to the
-// other descriptors of as many chains as it needs. used.len counts virtio_net_hdr and headers in the first
-// chain only.
+// putSplit writes headers to the header buffer of the first chain, and payload to the payload buffers of as
+// many chains as it needs. A chain's first descriptor is its header buffer. used.len counts virtio_net_hdr and
+// headers in the first chain only.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only if not TCP
 	need := q.roomFor(f)
