@@ -84,7 +84,7 @@ func (d *Draft) withName() (err error) {
 	return nil
 }
 
-// Commit writes b to the draft and gives the draft its name. After an error an existing file is unchanged.
+// Commit writes b to the draft and gives the draft its name.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
 	if err = d.finish(err); err != nil {

@@ -1,8 +1,8 @@
 // Package outfile makes the files that a command writes while it runs: captures, consoles.
 //
-// Their mode is 0600, because they contain data of guests; Replace makes files that all can read. A symbolic
-// link at the end of a name is followed only if our user or root owns it: nobody else chooses which file is
-// emptied.
+// Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
+// read. A symbolic link at the end of a name is followed only if our user or root owns it: nobody else chooses
+// which file is emptied.
 package outfile
 
 import (
@@ -25,8 +25,9 @@ var ErrLink = errors.New("a symbolic link that another user has made")
 
 const mode = 0o600
 
-// Create opens a file for writing. It empties a regular file, and locks it against another Create. A FIFO must
-// already have a reader, because the open does not wait. Errors name the file and advise what to do.
+// Create opens a file for writing. It empties a regular file, and locks it (flock(2)) against another Create if
+// the file system can. A FIFO must already have a reader, because the open does not wait. Errors name the file
+// and advise what to do.
 func Create(name string) (*os.File, error) {
 	f, err := open(name)
 	if errors.Is(err, unix.ENXIO) {
