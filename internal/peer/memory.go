@@ -16,8 +16,8 @@ const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -mach
 const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
 	"needs share=on"
 
-// WatchMemory logs files that the process at the other end of sock shares with the space but maps privately,
-// until Unwatch.
+// WatchMemory logs files that the process at the other end of sock shares with the space but maps privately, at
+// most MaxRefusalLogs of them, until Unwatch.
 func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	pid := 0
 	if c, err := scm.Peer(sock); err == nil {

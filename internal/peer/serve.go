@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Serve calls next, which serves one message, until next returns an error. err is that error, or nil if it
-// means that the peer hung up (io.EOF, ECONNRESET, EPIPE). Serve also ends with dma.Space.DiscardErr.
+// Serve calls next, which serves one message, until next or dma.Space.DiscardErr returns an error. err is that
+// error, or nil if it means that the peer hung up (io.EOF, ECONNRESET, EPIPE).
 //
 // When ctx ends or memory of the space faults, Serve calls interrupt on another goroutine: it must make next
 // return soon. cause is then the cause of ctx, or a *dma.FaultError.
