@@ -13,7 +13,7 @@ import (
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{}
-	err  error // before done is closed
+	err  error // set before done is closed
 
 	send  func(syscall.Signal) error
 	group bool // the child leads a process group
