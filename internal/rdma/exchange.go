@@ -106,7 +106,7 @@ func (h *hello) check() error {
 
 func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2048, 4096}, n) }
 
-// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn: the ends swap
+// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn: each end sends
 // two lines of JSON. When Exchange returns without an error, either end may send. The path MTU is the smaller
 // of the two ends' MTUs; an end has no more READs in progress than its peer answers. conn stays the caller's,
 // and may be used for other data afterwards.
