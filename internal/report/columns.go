@@ -133,7 +133,7 @@ func PerSecond(n uint64, seconds float64) float64 {
 // Number formats a number with separators between thousands.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 
-// Add adds the counts of x to those of to, in the columns whose Sum is true.
+// Add adds the counts of x to the counts of to, in the columns whose Sum is true.
 func (c Columns[T]) Add(to, x *T) {
 	for _, col := range c {
 		if col.Sum {
