@@ -16,7 +16,7 @@ import (
 // Bounds of what Convert keeps of the output.
 const (
 	MaxCases  = 4096     // of a guest
-	MaxOutput = 64 << 10 // of an output that keepTail keeps at least; at most it keeps twice as many
+	MaxOutput = 64 << 10 // bytes of an output that are kept, at least; at most twice as many
 	MaxGuests = 64
 	maxLine   = 1 << 20 // bytes; the rest of a longer line is left out
 )

@@ -20,7 +20,7 @@ type goTest struct {
 	results  map[[2]string]*goResult // by package and test
 	packages []*goResult
 	cases    int
-	build    map[string][]byte // of failed builds, by import path
+	build    map[string][]byte // output of builds, by import path
 }
 
 // goResult is the result of a test, or of a package with its tests.
@@ -116,7 +116,8 @@ func (g *goTest) suites(guest string) (list []Suite) {
 	return list
 }
 
-// reason returns the first line of an output that is no heading of go test or of the compiler, or "failed".
+// reason returns the first line of an output that is neither empty nor a heading of go test or of the compiler,
+// or "failed".
 func reason(output []byte) string {
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimSpace(line)
