@@ -60,8 +60,8 @@ func memory(loads []pcie.Load) (n float64) {
 	return n
 }
 
-// most returns the highest rate of payload that links allow, in bytes a second, and the slowest link. +Inf: the
-// rate of a link is unknown.
+// most returns the highest rate of payload that links allow, in bytes a second, and the link that limits it.
+// +Inf: the rate of a link is unknown.
 func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit string) {
 	links := make(map[string]pcie.Link)
 	for _, n := range v.tree.Nodes() {
