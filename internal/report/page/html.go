@@ -14,7 +14,7 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// In this order.
+// The page's files, in this order.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
