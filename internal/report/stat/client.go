@@ -31,8 +31,8 @@ const (
 	maxSnapshot = 64 << 20 // 64 ports of 128 queue pairs are 4 MB
 )
 
-// Find asks the vnics of this user for snapshots, and returns the longest running vnic first. It leaves out
-// those that do not answer, or have another version of the protocol. If none is left, the error is such a
+// Find asks the vnics of this user for snapshots, and returns the longest running vnic first. It leaves out a
+// vnic that does not answer, or has another version of the protocol. If none is left, the error is such a
 // vnic's refusal, else ErrNone.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot

@@ -69,10 +69,10 @@ type PortCounters struct {
 	Kind        string             `json:"kind"`
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
-	Unsplit     uint64             `json:"unsplit"`          // frames
+	Unsplit     uint64             `json:"unsplit"`          // frames for split queues that could not be split
 	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: none has been counted
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault has been counted
 	Rules       int                `json:"rules"`
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
@@ -95,9 +95,9 @@ type LinkCounters struct {
 
 // Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
 type Gateway struct {
-	// Refused counts those beyond the gateway's bounds.
+	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts those that the gateway ended to make room for a guest with fewer of them.
+	// Evicted counts what the gateway ended to make room for a guest that had fewer.
 	Evicted uint64 `json:"evicted"`
 	// Unreached counts flows whose other end did not answer, and connections that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
