@@ -12,7 +12,7 @@ import (
 )
 
 // Images fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of these models: with the
-// kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the Images.
+// kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the result.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)
@@ -51,8 +51,8 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 	return modules
 }
 
-// Usable returns how much of a GPU's memory a guest can use. A NUMA node's kernel needs a part of it for its
-// page structures: 8 MiB of 128 in a measurement.
+// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's kernel
+// needs a part of it for page structures: 8 MiB of 128 in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
