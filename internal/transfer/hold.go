@@ -16,7 +16,7 @@ type held struct {
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
-	tokens uint64          // under mu: of sets
+	tokens uint64          // under mu: number of tokens in sets
 	most   uint64          // under mu: the largest tokens
 	stalls uint64          // under mu: how often all tokens were returned
 }
