@@ -170,7 +170,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// Segments named as lost on the sender's link, and those that arrived, are all segments of the packet.
+// The segments named as lost on the sender's link, and the segments that arrived, are all segments of the
+// packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
