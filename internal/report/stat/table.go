@@ -92,7 +92,7 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate formats n bits per second: with three digits and an SI prefix, or from 1 to 999 as a whole number.
+// bitRate formats n bits per second with an SI prefix and three digits; a number without a prefix is whole.
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
