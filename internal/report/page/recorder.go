@@ -86,7 +86,7 @@ func (r *Recorder) Close() {
 	r.look(true)
 }
 
-// look reads the counters if a state or a sample is due, or with last at once.
+// look reads the counters if a state or a sample is due, or if last is true.
 func (r *Recorder) look(last bool) {
 	begin := r.clock()
 	r.mu.Lock()
