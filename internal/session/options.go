@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Options are the options of commands that request the same of every guest.
+// Options are the options of a Set.
 type Options struct {
 	Common
 	lab.Impairment

@@ -1,6 +1,6 @@
 // Package session boots the guests of a command, in QEMU or in this process, and makes each guest start a
-// driver and a network stack on its NICs: the guest takes them. A [Set] is a [Session] that requests the same
-// of every guest.
+// driver and a network stack on its NICs: the guest takes them. A [Set] is a [Session] that is made from
+// [Options].
 package session
 
 import (
