@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// fullPort is a port without buffers, which records its waiters.
 type fullPort struct{ waiters []wire.Waker }
 
 func (*fullPort) Name() string            { return "full" }
@@ -22,7 +21,6 @@ func (p *fullPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// plainOutlet is the outlet of a Sender that belongs to no NIC: a gateway's, an uplink's.
 type plainOutlet struct {
 	link *wire.Link
 	w    *wire.Worker
@@ -31,8 +29,7 @@ type plainOutlet struct {
 func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
 func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 
-// All senders of a port wait for a receiver as that port, and share its turns: its transmit queues,
-// its RDMA, and the sender of a port that is no NIC.
+// All senders of a port wait for a receiver as that port, and share its turns.
 //
 // Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestSendersWaitAsTheirPort(t *testing.T) {
@@ -46,7 +43,7 @@ func TestSendersWaitAsTheirPort(t *testing.T) {
 		testkit.OK(t, ParseFrame(dma.NewCopier(), segs, 0, uint32(len(b)), make([]byte, MaxHeader), p))
 		p.Prepare()
 	}
-	hello := new(wire.Packet) // from it the switch learns the address
+	hello := new(wire.Packet)
 	parse(hello, wire.MAC{2}, mac)
 	testkit.Must(sw.Attach(full, wire.LinkOptions{}))(t).Deliver(wire.NewWorker(), []*wire.Packet{hello})
 	plain := plainOutlet{testkit.Must(sw.Attach(new(witness), wire.LinkOptions{}))(t), wire.NewWorker()}

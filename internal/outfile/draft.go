@@ -11,22 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Draft is a file that gets its name when it is complete. Until then an existing file of that name
-// stays unchanged.
+// Draft is a file that gets its name when it is complete.
 type Draft struct {
 	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
-	Name string // of NewDraft: absolute, and the target if the given name is a link that our user or root owns
+	Name string // absolute; the target if NewDraft got a link
 
-	// Rename gives the draft its name, and Remove removes Temp. A process that may no longer rename or
-	// remove files can replace these functions.
+	// Rename gives the draft its name, and Remove removes Temp. A process that may not do that can replace these
+	// functions.
 	Rename, Remove func() error
 
 	f *os.File
 }
 
-// NewDraft makes a draft, in the directory of the file. If the file system supports files without a
-// name (open(2), O_TMPFILE), the draft has none yet: then it ends with the process, even if that is
-// killed. Errors name the file and advise what to do.
+// NewDraft makes a draft, in the directory of the file: without a name if the file system supports that
+// (open(2), O_TMPFILE). Errors name the file and advise what to do.
 func NewDraft(name string) (_ *Draft, err error) {
 	defer func() { err = Explain(name, err) }()
 	to, err := filepath.Abs(name)
@@ -53,8 +51,8 @@ func NewDraft(name string) (_ *Draft, err error) {
 	return d, d.open()
 }
 
-// Replace writes a file with the content that write writes, and makes it readable for all. The file
-// gets its name when it is complete, in place of an existing one.
+// Replace writes a file, with the content from write, and makes it readable for all. It replaces an existing
+// file only when it is complete.
 func Replace(name string, write func(*os.File) error) error {
 	d := &Draft{Name: name}
 	err := d.open()
@@ -67,7 +65,6 @@ func Replace(name string, write func(*os.File) error) error {
 	return d.finish(err)
 }
 
-// open makes the draft's file.
 func (d *Draft) open() (err error) {
 	if d.f, err = os.OpenFile(filepath.Dir(d.Name), os.O_RDWR|unix.O_TMPFILE, mode); err != nil {
 		return d.withName()
@@ -87,8 +84,7 @@ func (d *Draft) withName() (err error) {
 	return nil
 }
 
-// Commit writes b to the draft and gives the draft its name. After an error the draft is gone, and an
-// existing file of that name is unchanged.
+// Commit writes b to the draft and gives the draft its name.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
 	if err = d.finish(err); err != nil {
@@ -97,7 +93,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// finish gives the draft its name if err, the error of writing it, is nil; after an error it removes the draft.
+// finish gives the draft its name if err is nil; otherwise it removes the draft.
 func (d *Draft) finish(err error) error {
 	if err == nil && d.Temp == "" {
 		err = d.Rename()
@@ -118,12 +114,11 @@ func (d *Draft) finish(err error) error {
 	return err
 }
 
-// File returns the draft's file, for a process that gives it its name; the draft still owns it.
+// File returns the draft's file, which the draft still owns.
 func (d *Draft) File() *os.File { return d.f }
 
-// Adopt gives a file without a name the given name in a directory, as for openat(2), and replaces
-// an existing file. The file first gets a temporary name in the same directory, because a link
-// cannot replace a file.
+// Adopt gives a file without a name the given name in a directory, as for openat(2), and replaces an existing
+// file: a link cannot do that, so the file first gets a temporary name.
 func Adopt(f *os.File, dir int, name string) error {
 	dirName, base := filepath.Split(name)
 	for range 100 {

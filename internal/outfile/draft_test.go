@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// entries returns the names in a directory.
 func entries(t *testing.T, dir string) (names []string) {
 	for _, e := range testkit.Must(os.ReadDir(dir))(t) {
 		names = append(names, e.Name())
@@ -18,14 +17,13 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// A draft replaces its file only when it is complete. A draft that fails leaves no file.
 func TestDraftIsWholeOrNothing(t *testing.T) {
 	for _, named := range []bool{true, false} {
 		wholeOrNothing(t, named)
 	}
 }
 
-// draftOf makes a draft. named makes it as on a file system without unnamed files.
+// draftOf makes a draft; named: as on a file system without unnamed files.
 func draftOf(t *testing.T, name string, named bool) *Draft {
 	d := testkit.Must(NewDraft(name))(t)
 	if d.Temp == "" && named {

@@ -1,10 +1,8 @@
-// Package outfile makes the files that a command writes while it runs: captures, consoles. A second
-// command with the same name is refused before it harms the first one's output.
+// Package outfile makes the files that a command writes while it runs: captures, consoles.
 //
-// Only their user can access the files, mode 0600, because they contain data of guests; Replace makes
-// files for all. A symbolic link at the end of a name is followed only if our user or root owns it, so
-// that nobody else chooses which file is emptied. (Links in directories of the path are up to the
-// users who may write there; sysctl fs.protected_symlinks protects /tmp.)
+// Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
+// read. A symbolic link at the end of a name is followed only if our user or root owns it: nobody else chooses
+// which file is emptied.
 package outfile
 
 import (
@@ -25,13 +23,11 @@ var ErrInUse = errors.New("in use: another process writes to it")
 // ErrLink means that the file is a symbolic link of another user.
 var ErrLink = errors.New("a symbolic link that another user has made")
 
-// mode is the mode of a file that is made or emptied: if others could read it before, they no
-// longer can.
 const mode = 0o600
 
-// Create opens a file for writing, and empties it. Until a regular file is closed, another Create of it fails.
-// A FIFO must already have a reader: without one the open would block, and no signal would end it.
-// Errors name the file and advise what to do.
+// Create opens a file for writing. It empties a regular file, and locks it (flock(2)) against another Create if
+// the file system can. A FIFO must already have a reader, because the open does not wait. Errors name the file
+// and advise what to do.
 func Create(name string) (*os.File, error) {
 	f, err := open(name)
 	if errors.Is(err, unix.ENXIO) {
@@ -41,7 +37,7 @@ func Create(name string) (*os.File, error) {
 		return nil, Explain(name, err)
 	}
 	st, err := f.Stat()
-	if err == nil && st.Mode().IsRegular() { // a device or FIFO may have several writers, and cannot be emptied
+	if err == nil && st.Mode().IsRegular() { // a device or FIFO may have several writers
 		err = takeOver(f)
 	}
 	if err != nil {
@@ -50,8 +46,7 @@ func Create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file, or the target of links of ours. (A link may be replaced before it is read, but
-// only by users who may write to its directory.)
+// open opens a file, or the target of links of ours.
 func open(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | unix.O_NONBLOCK
 	for range 40 { // as Linux does (path_resolution(7))
@@ -81,7 +76,6 @@ func open(name string) (*os.File, error) {
 	return nil, unix.ELOOP
 }
 
-// ours reports whether our user, or root, owns a file.
 func ours(st fs.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Geteuid())
@@ -93,13 +87,13 @@ func takeOver(f *os.File) error {
 		return ErrInUse
 	}
 	if st, err := f.Stat(); err == nil && ours(st) {
-		_ = f.Chmod(mode) // a file system without modes, perhaps
+		_ = f.Chmod(mode) // fails on a file system without modes
 	}
 	return f.Truncate(0) // also on a file system without locks
 }
 
-// Explain returns an error of a system call about a file by its name, with advice. It leaves out the
-// names in the error, which may be temporary. A nil error stays nil.
+// Explain returns an error of a system call about a file by its name, with advice, and without the names in
+// err, which may be temporary.
 func Explain(name string, err error) error {
 	var path *fs.PathError
 	var link *os.LinkError

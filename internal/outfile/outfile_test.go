@@ -12,9 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Create refuses a second writer, and keeps what the first has written. When the first has closed the
-// file, Create empties it for the next writer.
-//
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x")
@@ -53,7 +50,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 			t.Errorf("%v, %v\nwant %s", f, err, want)
 		}
 	}
-	f, err := Create("/dev/full") // Create opens a device unchanged
+	f, err := Create("/dev/full")
 	testkit.OK(t, err)
 	if _, err := f.WriteString("x"); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
@@ -61,7 +58,6 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	_ = f.Close()
 }
 
-// Only the user can read the created files, whatever the file's earlier mode.
 func TestFilesAreTheirUsersAlone(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
@@ -75,15 +71,13 @@ func TestFilesAreTheirUsersAlone(t *testing.T) {
 	}
 }
 
-// Create follows a link only if the link's owner is the current user or root.
-//
 // Invariant: vnic: No link of another user makes vnic empty a file.
 func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	file, link, second := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "second")
 	testkit.OK(t, os.Symlink("file", link))
 	testkit.OK(t, os.Symlink(link, second))
-	f := testkit.Must(Create(link))(t) // the user's own link, to a file that does not exist yet
+	f := testkit.Must(Create(link))(t) // to a file that does not exist yet
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))
 	testkit.OK(t, f.Close())
 	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "precious")
@@ -91,7 +85,7 @@ func TestLinksOfOthersAreNotFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "") // emptied
+	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "")
 	testkit.OK(t, f.Close())
 	f = testkit.Must(os.OpenFile(file, os.O_WRONLY, 0))(t)
 	testkit.OK(t, testkit.Err(f.WriteString("precious")))

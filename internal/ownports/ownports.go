@@ -1,6 +1,5 @@
-// Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs, listens
-// for its user, for example for the page, gdb or uplinks. The gateway asks for them: a guest may connect there only if
-// the user names the port (gateway.Options.Own).
+// Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs,
+// listens.
 package ownports
 
 import (
@@ -13,7 +12,7 @@ var (
 	ports = map[uint16]int{}
 )
 
-// Add lists a port until remove is called. A port that was added several times stays listed until the last remove.
+// Add lists a port until remove is called. A port may be added several times.
 func Add(port uint16) (remove func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -34,8 +33,7 @@ func Has(port uint16) bool {
 	return ports[port] > 0
 }
 
-// Listener lists the port of a TCP listener until the returned listener is closed. It returns a listener of another
-// network unchanged.
+// Listener lists the port of a TCP listener until the returned listener is closed.
 func Listener(l net.Listener) net.Listener {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

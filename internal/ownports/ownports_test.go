@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A port counts as the program's own while the program listens at it, at any number of addresses.
 func TestPortsAreKnownWhileTheyAreOpen(t *testing.T) {
 	a := Listener(testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t))
 	port := uint16(a.Addr().(*net.TCPAddr).Port)

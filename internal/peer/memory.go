@@ -12,14 +12,12 @@ import (
 // ShareFlags are the QEMU flags that share the guest's memory.
 const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
-// ShareMore is the advice about memory that is not shared, which may be an additional memory of the
-// guest.
+// ShareMore is the advice about memory that is not shared.
 const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
 	"needs share=on"
 
-// WatchMemory makes a space check how the process at the other end of sock maps the files that it
-// shares. It logs each file that is mapped privately, at most MaxRefusalLogs of them. Unwatch ends
-// it.
+// WatchMemory logs files that the process at the other end of sock shares with the space but maps privately, at
+// most MaxRefusalLogs of them, until Unwatch.
 func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	pid := 0
 	if c, err := scm.Peer(sock); err == nil {

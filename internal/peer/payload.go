@@ -2,9 +2,8 @@ package peer
 
 import "encoding/binary"
 
-// Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported,
-// little-endian, without padding. The caller has checked that b is as long as a T: otherwise it
-// panics.
+// Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported, little-endian,
+// without padding. It panics if b is shorter.
 func Decode[T any](b []byte) (v T) {
 	if _, err := binary.Decode(b, binary.LittleEndian, &v); err != nil {
 		panic(err)
@@ -16,7 +15,7 @@ func Decode[T any](b []byte) (v T) {
 func Append[T any](b []byte, v T) []byte {
 	b, err := binary.Append(b, binary.LittleEndian, v)
 	if err != nil {
-		panic(err) // a T without a fixed size
+		panic(err)
 	}
 	return b
 }

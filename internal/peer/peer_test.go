@@ -45,7 +45,6 @@ func TestPayloadsAreLittleEndianWithoutPadding(t *testing.T) {
 	}
 }
 
-// Serve returns why a connection has ended, and waits for the goroutines that it started.
 func TestServeEnds(t *testing.T) {
 	boom, enough := errors.New("boom"), errors.New("enough")
 	for _, c := range []struct {
@@ -82,7 +81,6 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// A peer that is refused again and again causes a bounded number of log lines.
 func TestRefusalsAreBounded(t *testing.T) {
 	var log strings.Builder
 	r := peer.Refusals{Log: slog.New(slog.NewTextHandler(&log, nil)), Protocol: "test"}

@@ -5,14 +5,13 @@ import (
 	"log/slog"
 )
 
-// MaxRefusalLogs is how many refused requests of a connection are logged individually: a peer can
-// send requests forever.
+// MaxRefusalLogs is how many refused requests of a connection are logged individually.
 const MaxRefusalLogs = 16
 
 // Refusals logs requests of a connection that failed without ending the connection.
 type Refusals struct {
 	Log      *slog.Logger
-	Protocol string // name of the protocol, for the log
+	Protocol string
 	n        int
 	repeated int
 }

@@ -11,12 +11,11 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Serve calls next, which serves one message, until next returns an error. err is that error, or nil
-// if it means that the peer hung up (io.EOF, ECONNRESET, EPIPE). Serve also returns, before the next
-// message, if the space had to keep too many descriptors (dma.Space.DiscardErr).
+// Serve calls next, which serves one message, until next or dma.Space.DiscardErr returns an error. err is that
+// error, or nil if it means that the peer hung up (io.EOF, ECONNRESET, EPIPE).
 //
-// When ctx ends or memory of the space faults, Serve calls interrupt on another goroutine: it must
-// make next return soon. cause is then the reason: the cause of ctx, or a *dma.FaultError.
+// When ctx ends or memory of the space faults, Serve calls interrupt on another goroutine: it must make next
+// return soon. cause is then the cause of ctx, or a *dma.FaultError.
 func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() error) (err, cause error) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -38,7 +37,7 @@ func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() 
 	close(done)
 	wg.Wait()
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-		err = nil // the peer hung up, perhaps with an unread reply
+		err = nil // perhaps with an unread reply
 	}
 	if ctx.Err() != nil {
 		cause = context.Cause(ctx)

@@ -8,23 +8,21 @@ import (
 	"time"
 )
 
-// Child is a process that does not outlive this one: the kernel kills it when the thread that
-// forked it ends (PR_SET_PDEATHSIG), so the thread is kept until the child has been waited for.
+// Child is a process that the kernel kills when the thread that forked it ends (PR_SET_PDEATHSIG): that thread
+// stays until the child has been waited for.
 type Child struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed after Wait
-	err  error         // result of cmd.Wait; set before done is closed
+	done chan struct{}
+	err  error // set before done is closed
 
-	send  func(syscall.Signal) error // signal, or SignalBy's function
-	group bool                       // the child leads a process group
+	send  func(syscall.Signal) error
+	group bool // the child leads a process group
 }
 
-// StartChild starts cmd in a new process group, with /dev/null for the streams that cmd does not
-// set. Of cmd.SysProcAttr it uses only Credential.
+// StartChild starts cmd in a new process group. Of cmd.SysProcAttr it uses only Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return start(cmd, true) }
 
-// StartBeside is StartChild, but the child stays in this process's group, so that it can use this
-// process's terminal.
+// StartBeside is StartChild in this process's group: the child can use this process's terminal.
 func StartBeside(cmd *exec.Cmd) (*Child, error) { return start(cmd, false) }
 
 func start(cmd *exec.Cmd, group bool) (*Child, error) {
@@ -52,17 +50,15 @@ func start(cmd *exec.Cmd, group bool) (*Child, error) {
 	return c, nil
 }
 
-// PID returns the child's process id, which is also its process group's, unless StartBeside has
-// started it.
+// PID returns the child's process id. After StartChild it is also the process group's.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Done returns a channel that is closed when the child has ended and has been waited for.
+// Done returns a channel that is closed when the child has been waited for.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
 // Err returns the child's exit error, like exec.Cmd.Wait, after Done is closed.
 func (c *Child) Err() error { return c.err }
 
-// Ends waits for at most d, and reports whether the child has ended.
 func (c *Child) Ends(d time.Duration) bool {
 	select {
 	case <-c.done:
@@ -72,13 +68,11 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
-// SignalBy makes End call send to signal the child, because this process may no longer do so itself.
-// Call it before End.
+// SignalBy makes End call send to signal the child. Call it before End.
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
-// End sends the child SIGTERM, and SIGKILL if it has not ended after grace. Without SignalBy, SIGKILL
-// goes to the child's whole process group, if it leads one. When End returns, the child has been waited for, unless
-// no signal can be sent any more: then it ends at the latest with this process.
+// End sends the child SIGTERM, and SIGKILL if it has not ended after grace. Without SignalBy, SIGKILL goes to
+// the process group that the child leads, if any.
 func (c *Child) End(grace time.Duration) {
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
@@ -88,12 +82,11 @@ func (c *Child) End(grace time.Duration) {
 	}
 }
 
-// signal sends a signal to the child; SIGKILL goes to the whole group that the child leads, if any, and
-// is then no error.
+// signal sends a signal to the child; SIGKILL goes to the group that it leads.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
 		_ = syscall.Kill(-c.PID(), sig) // before the wait for the child, no other group has this id
 		return nil
 	}
-	return c.cmd.Process.Signal(sig) // by pidfd: never another process
+	return c.cmd.Process.Signal(sig) // by pidfd if possible
 }

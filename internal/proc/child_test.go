@@ -27,7 +27,6 @@ func parent() {
 	select {}
 }
 
-// gone waits until a process has ended.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -41,7 +40,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// readable waits for half a minute at most, and reports whether fd can be read. A pidfd can when its process has ended.
+// readable waits at most half a minute. A pidfd is readable when its process has ended.
 func readable(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 30_000)
@@ -51,8 +50,7 @@ func readable(fd int) bool {
 	return n == 1
 }
 
-// again starts this test's program with a variable set, returns its first output, and kills it after
-// look.
+// again starts this test's program with a variable set, and kills it after look.
 func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -71,7 +69,6 @@ func TestKilledParentLeavesNoChild(t *testing.T) {
 	gone(t, pid)
 }
 
-// A child ends at SIGTERM. A child that does not is killed together with its own children.
 func TestChildIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string

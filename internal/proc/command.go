@@ -14,11 +14,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Command configures a short-lived tool: apt-get, dpkg-deb, a QEMU that prints its version.
+// Command configures a short-lived tool.
 type Command struct {
 	Dir    string
-	Env    []string          // added to the environment
-	Unset  []string          // names that are removed from the environment
+	Env    []string
+	Unset  []string          // removed from the environment
 	Stdout func(line string) // nil: Run returns the standard output
 }
 
@@ -37,8 +37,8 @@ func (e *ToolError) Error() string {
 	return s
 }
 
-// Words returns the tool's error message, on one line: the first line of standard error that begins with "E: " (apt),
-// or else the last line that is not blank.
+// Words returns the tool's error message: the first line of standard error that begins with "E: " (apt), or
+// else the last line that is not blank.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -48,14 +48,13 @@ func (e *ToolError) Words() string {
 	return strings.Join(LastLines([]byte(e.Stderr), 1), "")
 }
 
-// Unwrap returns exec's error, or a context's.
+// Unwrap returns exec's error.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// stderrKept is how many bytes of a tool's standard error are kept: the last ones.
 const stderrKept = 8 << 10
 
-// Run runs a tool to its end and returns its standard output, or passes the whole lines of it to
-// c.Stdout. When ctx ends, the tool's whole process group is killed.
+// Run runs a tool to its end and returns its standard output, or passes whole lines of it to c.Stdout. When ctx
+// ends, Run kills the tool's process group.
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = c.Dir
@@ -81,7 +80,7 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 		return nil, ctx.Err()
 	}
 	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // a grandchild held a pipe open; the tool itself succeeded
+		err = nil // a grandchild held a pipe open
 	}
 	if err != nil {
 		return nil, &ToolError{Name: name, Err: err, Stderr: string(stderr.Bytes())}
@@ -89,8 +88,7 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 	return out.Bytes(), nil
 }
 
-// LastLines returns up to n last lines of a program's output that are not blank, made safe for a
-// terminal, because a guest's output is not trusted.
+// LastLines returns up to n last lines of a program's output that are not blank, made safe for a terminal.
 func LastLines(output []byte, n int) []string {
 	var lines []string
 	for l := range strings.SplitSeq(string(output), "\n") {
@@ -101,7 +99,7 @@ func LastLines(output []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// lineFunc passes whole lines, which end in \r or \n, to f.
+// lineFunc passes lines to f.
 type lineFunc struct {
 	f   func(string)
 	buf []byte

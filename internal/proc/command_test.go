@@ -39,7 +39,6 @@ func TestCommandErrorHasItsWords(t *testing.T) {
 	}
 }
 
-// A tool gets all environment variables except the ones that Unset removes.
 func TestUnset(t *testing.T) {
 	t.Setenv("VNIC_A", "a")
 	t.Setenv("VNIC_B", "b")

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envSweeper names the variable that makes this test's program start the sweep of a directory, the variable's value,
-// print a line, and wait to be killed.
+// envSweeper names the variable with the directory that this test's program sweeps when it is killed.
 const envSweeper = "VNIC_TEST_SWEEPER"
 
 func sweeper() {

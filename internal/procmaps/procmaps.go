@@ -1,7 +1,4 @@
 // Package procmaps reads which files a process has mapped (proc_pid_maps(5)).
-//
-// Read reads at most Limit bytes, which are some 10,000 mappings and take some milliseconds, because a
-// process may have any number of mappings.
 package procmaps
 
 import (
@@ -15,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit is the most bytes of a process's list that Read reads.
+// Limit is how many bytes of a process's list Read reads: a process may have any number of mappings.
 const Limit = 1 << 20
 
 // Mapping is a mapping of a file.
@@ -25,9 +22,8 @@ type Mapping struct {
 	Name     string // as /proc has it: "/memfd:ram (deleted)"
 }
 
-// Read calls visit for each file mapping of a process, until visit returns false. complete reports
-// whether the whole list was read: it is false after visit has returned false, if the list has Limit bytes
-// or more, and after an error, for example if this process may not read another user's list.
+// Read calls visit for file mappings of a process, until visit returns false. complete reports whether the
+// whole list was read: it is false if the list has Limit bytes or more.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -37,7 +33,6 @@ func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	return read(f, visit)
 }
 
-// read is Read for the text of the list.
 func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	limited := &io.LimitedReader{R: text, N: Limit}
 	lines := bufio.NewScanner(limited)
@@ -49,8 +44,7 @@ func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	return lines.Err() == nil && limited.N > 0
 }
 
-// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous
-// memory and for an invalid line.
+// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous memory.
 func parse(line string) (m Mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || len(f[1]) != 4 {
@@ -63,6 +57,6 @@ func parse(line string) (m Mapping, ok bool) {
 	if err1 != nil || err2 != nil || err3 != nil || ino == 0 {
 		return m, false
 	}
-	_, name, _ := strings.Cut(line, "/") // the path begins at the first slash of the line
+	_, name, _ := strings.Cut(line, "/")
 	return Mapping{unix.Mkdev(uint32(ma), uint32(mi)), ino, f[1][3] == 's', "/" + name}, true
 }

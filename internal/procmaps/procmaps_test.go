@@ -33,7 +33,6 @@ rubbish
 	}))
 }
 
-// A process may have any number of mappings: Read reads a bounded part, and reports that there is more.
 func TestListIsReadUpToItsLimit(t *testing.T) {
 	const line = "7f0000000000-7f0010000000 rw-p 00000000 00:01 60540 /memfd:x\n"
 	n := 0

@@ -19,37 +19,35 @@ const (
 	lastPoll  = time.Second
 )
 
-// CQ is a completion queue. Queue pairs may share it. Goroutines may wait for it: each completion
-// goes to one of them.
+// CQ is a completion queue, which queue pairs may share. Several goroutines may wait: each completion goes to
+// one.
 type CQ struct {
 	ID    uint32
 	Depth int
 	d     *Device
 
-	polls chan struct{} // of capacity 1: full during a poll, so that completions stay in order
+	polls chan struct{} // capacity 1: full during a poll, so that completions stay in order
 
 	mu      sync.Mutex
-	quiet   bool              // under mu: the NIC had no more completions, and will send a notify for the next
-	common  []WC              // under mu: polled completions for the program
-	claims  map[uint32]*claim // under mu: claims of running transfers, by the transfer's number
+	quiet   bool              // under mu: the NIC will send a notify for the next completion
+	common  []WC              // under mu: for the program
+	claims  map[uint32]*claim // under mu: of running transfers, by number
 	changed chan struct{}     // under mu: closed and replaced when there may be completions
 	closed  bool              // under mu
 }
 
-// claim holds the completions of one transfer's work requests.
+// claim holds the completions of one transfer.
 type claim struct {
 	qp   *QP
 	wcs  []WC // under the CQ's mu
 	gone bool // under the CQ's mu: the queue pair was closed
 }
 
-// transferBit marks the ids of transfers' work requests; the bits from 32 on have the transfer's
-// number.
+// transferBit marks ids of transfers' work requests; the bits from 32 on have the transfer's number.
 const transferBit = 1 << 63
 
-// NewCQ makes a completion queue with depth entries. depth may be larger than Limits.Depth, because
-// queue pairs share the CQ. A work request uses an entry from its post until its completion is
-// polled.
+// NewCQ makes a completion queue with depth entries, which may exceed Limits.Depth. A work request uses an
+// entry from its post until its completion is polled.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth <= 0 || uint64(depth) > math.MaxUint32 {
 		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)
@@ -75,7 +73,6 @@ func (c *CQ) Close() error {
 
 func (c *CQ) rank() int { return 1 }
 
-// wake makes waiting goroutines poll the NIC.
 func (c *CQ) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,20 +80,20 @@ func (c *CQ) wake() {
 	c.broadcast()
 }
 
-// broadcast wakes all waiting goroutines; under mu.
+// broadcast wakes waiting goroutines; under mu.
 func (c *CQ) broadcast() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// Poll returns at most limit completions, and does not wait for any. The end of ctx does not
-// interrupt a request, because completions in its answer would be lost.
+// Poll returns at most limit completions, and waits for none. The end of ctx does not interrupt a request:
+// completions in its answer would be lost.
 func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	all, _, _ := c.take(nil, limit)
 	for len(all) < limit {
 		if err := c.poll(ctx, true); err != nil {
 			if len(all) > 0 {
-				return all, nil // the next call returns the error
+				return all, nil
 			}
 			return nil, err
 		}
@@ -109,12 +106,11 @@ func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	return all, nil
 }
 
-// Wait waits until there is a completion, and returns the completions that there are, at most
-// control.MaxWCs. It waits for the NIC's notify, and polls in case the notify is lost. net.ErrClosed:
-// the CQ, or the device, was closed.
+// Wait waits until there is a completion, and returns at most control.MaxWCs completions. It also polls, in
+// case the NIC's notify is lost. net.ErrClosed: the CQ, or the device, was closed.
 func (c *CQ) Wait(ctx context.Context) ([]WC, error) { return c.wait(ctx, nil) }
 
-// wait is Wait for the completions of owner's transfer, or of the program if owner is nil.
+// wait is Wait for owner's transfer, or for the program if owner is nil.
 func (c *CQ) wait(ctx context.Context, owner *claim) ([]WC, error) {
 	pause := firstPoll
 	timer := time.NewTimer(pause)
@@ -146,7 +142,6 @@ func (c *CQ) wait(ctx context.Context, owner *claim) ([]WC, error) {
 	}
 }
 
-// ended returns an error if there will be no more completions.
 func (c *CQ) ended(owner *claim) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,8 +154,8 @@ func (c *CQ) ended(owner *claim) error {
 	return nil
 }
 
-// take returns polled completions of owner's transfer, or of the program if owner is nil. changed
-// is closed when there may be more.
+// take returns polled completions of owner's transfer, or of the program. changed is closed when there may be
+// more.
 func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,8 +168,7 @@ func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan s
 	return wcs, c.quiet && len(*from) == 0, c.changed
 }
 
-// poll polls the NIC for completions and assigns them to transfers or the program. If the NIC had
-// none at the last poll, and has sent no notify since, poll does nothing unless force is set.
+// poll polls the NIC, unless the CQ is quiet and force is not set.
 func (c *CQ) poll(ctx context.Context, force bool) error {
 	select {
 	case c.polls <- struct{}{}:
@@ -187,7 +181,7 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.quiet = true // a notify after this makes the next poll ask
+	c.quiet = true // before the request: a notify after it resets quiet
 	c.mu.Unlock()
 	got, err := ask(ctx, c.d, func(ctx context.Context) (control.Completions, error) {
 		return c.d.client.PollCQ(ctx, control.Poll{CQ: c.ID, Max: control.MaxWCs})
@@ -227,7 +221,6 @@ func (c *CQ) claim(number uint32, owner *claim) (release func()) {
 	}
 }
 
-// gone ends the waits of a queue pair's transfers.
 func (c *CQ) gone(q *QP) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

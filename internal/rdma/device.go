@@ -15,8 +15,8 @@ import (
 
 // Types of package control.
 type (
-	WR    = control.WR      // a work request
-	WC    = control.WC      // a completion; Err returns its error
+	WR    = control.WR
+	WC    = control.WC
 	SGE   = control.SGE     // a piece of local memory; Local.SGE makes it
 	Range = control.MRRange // a piece of guest memory, by its address for the NIC
 	Path  = control.QPPath  // between two queue pairs
@@ -38,21 +38,19 @@ type Device struct {
 	undo   func()
 
 	mu       sync.Mutex
-	objects  map[object]struct{} // under mu
-	cqs      map[uint32]*CQ      // under mu
-	closed   bool                // under mu
-	transfer uint32              // under mu: the number of the last transfer
+	objects  map[object]struct{}
+	cqs      map[uint32]*CQ
+	closed   bool
+	transfer uint32 // under mu: number of the last transfer
 }
 
-// object is an object that Device.Close closes. Lower ranks are closed first, because they use
-// objects of higher ranks.
+// object is closed by Device.Close in ascending order of rank: lower ranks use objects of higher ranks.
 type object interface {
 	Close() error
 	rank() int
 }
 
-// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller owns the client, and
-// closes it after the device.
+// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller closes the client after the device.
 func Open(client *control.Client) (*Device, error) {
 	limits, err := client.RDMALimits(context.Background())
 	if errors.Is(err, syscall.EOPNOTSUPP) {
@@ -67,7 +65,6 @@ func Open(client *control.Client) (*Device, error) {
 	return d, nil
 }
 
-// notified wakes goroutines that wait for completions of a CQ; the client's Receive calls it.
 func (d *Device) notified(cq uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,8 +81,7 @@ func (d *Device) wakeAll() {
 	}
 }
 
-// Close closes all objects of the device: queue pairs, completion queues, memory regions,
-// protection domains. It continues after an error, and returns all errors.
+// Close closes all objects of the device. It continues after an error, and returns all errors.
 func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
@@ -102,7 +98,6 @@ func (d *Device) Close() error {
 
 func (d *Device) wasReset() bool { return d.client.Generation() != d.gen }
 
-// alive returns an error if the port was reset or the device is closed.
 func (d *Device) alive() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,8 +110,8 @@ func (d *Device) alive() error {
 	return nil
 }
 
-// ask sends a command to the NIC. The end of ctx does not interrupt it, because it would be unknown
-// whether the NIC has executed it; the client has its own timeout.
+// ask sends a command to the NIC. The end of ctx does not interrupt it: it would be unknown whether the NIC has
+// executed it.
 func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -131,7 +126,6 @@ func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) err
 	return err
 }
 
-// ask is Device.ask for a command with a result.
 func ask[R any](ctx context.Context, d *Device, f func(ctx context.Context) (R, error)) (r R, err error) {
 	err = d.ask(ctx, func(ctx context.Context) (err error) {
 		r, err = f(ctx)
@@ -140,7 +134,7 @@ func ask[R any](ctx context.Context, d *Device, f func(ctx context.Context) (R, 
 	return r, err
 }
 
-// create makes an object: add makes it on the NIC, and del undoes this.
+// create makes an object: add makes it on the NIC, del undoes this.
 func create[O object](d *Device, add func(ctx context.Context) (uint32, error),
 	del func(ctx context.Context, number uint32) error, object func(number uint32) O) (o O, err error) {
 	if err := d.alive(); err != nil {
@@ -177,8 +171,7 @@ func (d *Device) keep(o object, number uint32) error {
 	return nil
 }
 
-// end removes an object, once: del deletes it on the NIC. After a reset of the port the NIC has no
-// such object any more.
+// end removes an object, once: del deletes it on the NIC.
 func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	d.mu.Lock()
 	_, there := d.objects[o]
@@ -205,8 +198,7 @@ func (d *Device) Counts(ctx context.Context) (control.RDMAPortCounts, error) {
 	return ask(ctx, d, d.client.RDMACounts)
 }
 
-// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports
-// invalidations. MRs on demand need it.
+// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports invalidations.
 func (d *Device) SetMailbox(ctx context.Context, gpu uint16, off uint64) error {
 	return d.ask(ctx, func(ctx context.Context) error {
 		return d.client.SetMailbox(ctx, control.Mailbox{GPU: gpu, Off: off})

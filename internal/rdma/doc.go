@@ -1,9 +1,7 @@
-// Package rdma gives Go programs in guests the verbs of RDMA on a NIC of vnic's: protection domains (PD), memory
-// regions (MR), completion queues (CQ) and reliably connected queue pairs (QP), over RoCEv2. It sends its commands to
-// the NIC over the control channel (docs/specs/control.md, class 10), by the Client of the program that opened the NIC.
-//
-// A program opens the device, registers the memory that the NIC may use, makes a queue pair, and connects it to a queue
-// pair of another guest. Over any net.Conn the two programs exchange addresses, numbers and keys:
+// Package rdma gives Go programs in guests the verbs of RDMA on a NIC of vnic's: protection domains (PD),
+// memory regions (MR), completion queues (CQ) and reliably connected queue pairs (QP), over RoCEv2. It sends
+// commands over the control channel (docs/specs/control.md, class 10). Over any net.Conn two programs exchange
+// addresses, numbers and keys:
 //
 //	dev, err := rdma.Open(client)
 //	defer dev.Close() // all that was made of it, too
@@ -14,23 +12,22 @@
 //	peer, err := rdma.Exchange(ctx, conn, qp, rdma.Ends{Addr: addr, MAC: mac, Offer: mr.Remote()})
 //	counts, err := rdma.Put(ctx, qp, mr.Part(0, 1<<20), peer.MR, rdma.TransferOptions{})
 //
-// Put and Get move long ranges by many work requests. Programs that make their own work requests post them by QP.Post
-// and QP.PostRecv, and read completions by CQ.Poll and CQ.Wait; WCError is the error of a completion that failed.
-// PageServer answers the NIC's requests for pages of memory that is not pinned.
+// Put and Get move long ranges by many work requests. Programs can also post work requests (QP.Post,
+// QP.PostRecv) and read completions (CQ.Poll, CQ.Wait). PageServer answers the NIC's requests for pages of
+// memory that is not pinned.
 //
 // # Ownership
 //
-// A Device owns the objects that were made on it. Close of an object destroys that object; Device.Close destroys the
-// rest: queue pairs, then completion queues, memory regions and protection domains. The Client belongs to the program,
-// which closes it after the device. The NIC may read and write the memory of posted work requests until they are
-// complete, or QP.Close or MR.Close has returned nil, also after a call whose context has ended.
+// A Device owns the objects that were made on it: Device.Close destroys them. The NIC may access the memory of
+// posted work requests until they are complete, or QP.Close or MR.Close has returned nil, also after a call
+// whose context has ended.
 //
-// Any goroutine may call any method. No method leaves a goroutine behind.
+// Any goroutine may call any method.
 //
 // # Reset
 //
-// A reset of the port, by its driver or by the NIC, destroys all objects: each call returns ErrReset, a waiting call
-// too, and Close does nothing. The program opens a new Device.
+// A reset of the port destroys all objects: calls that send the NIC a command return ErrReset. The program
+// opens a new Device.
 //
-// The package depends on no guest and no driver. It is not API (README, Stability).
+// The package is not API (README, Stability).
 package rdma

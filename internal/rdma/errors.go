@@ -13,14 +13,12 @@ import (
 var ErrReset = fmt.Errorf("the NIC's port was reset, and nothing of RDMA is left: close this device, open it again "+
 	"and connect anew: %w", syscall.ESTALE)
 
-// ErrFull is returned if a queue is full, or its CQ has no entry for the completion: poll for
-// completions, and post again. It is also ENOSPC.
+// ErrFull is returned if a queue is full, or its CQ has no entry for the completion. It is also ENOSPC.
 var ErrFull = fmt.Errorf("the queue, or its CQ, is full: poll for completions first: %w", syscall.ENOSPC)
 
 // WCError is the error of a failed completion.
 type WCError struct{ WC WC }
 
-// meaning explains each status, and what to do.
 var meaning = map[control.WCStatus]string{
 	control.WCLocalLength: "local length error: the message is longer than the memory that was posted for it, or than a " +
 		"message may be: post as much as the peer sends",
@@ -61,7 +59,6 @@ func Err(w WC) error {
 	return &WCError{w}
 }
 
-// full makes a refusal because of a full queue an ErrFull.
 func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EAGAIN) {
 		return fmt.Errorf("%w (the NIC: %w)", ErrFull, err)

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// give lets a peer write to a buffer of a GPU, and returns when the peer reports that it is done:
-// no CPU accesses the bytes, and only the last WRITE makes a completion here.
+// give lets a peer write to a buffer of a GPU, until the peer reports that it is done.
 func give(ctx context.Context, client *control.Client, buffer uint32, local rdma.Ends, l net.Listener) (err error) {
 	dev, err := rdma.Open(client)
 	if err != nil {
@@ -37,7 +36,7 @@ func give(ctx context.Context, client *control.Client, buffer uint32, local rdma
 	if err != nil {
 		return err
 	}
-	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // for the immediate of the peer, without bytes
+	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // for the peer's immediate
 		return err
 	}
 	local.Offer = mr.Remote()

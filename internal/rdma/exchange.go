@@ -23,11 +23,10 @@ import (
 
 // Bounds of an exchange.
 const (
-	maxReason = 256  // of the peer's or this end's text in a message, in bytes
-	maxLine   = 2048 // of one line, in bytes: in JSON a reason may be six times as long
+	maxReason = 256  // of a text in a message, in bytes
+	maxLine   = 2048 // in bytes: in JSON a reason may be six times as long
 )
 
-// version of the protocol of the exchange.
 const version = 1
 
 // ErrPeer is the error if the peer breaks the protocol, or reports that it could not connect.
@@ -36,43 +35,41 @@ var ErrPeer = errors.New("rdma: the peer")
 // Ends configures this end of a connection.
 type Ends struct {
 	Addr  netip.Addr // this end's, the source of packets
-	MAC   [6]byte    // this end's
-	MTU   uint16     // maximum of the path MTU, in bytes; the NIC's limit if 0
-	Reads uint8      // maximum of READs in progress, in each direction; the NIC's limit if 0
-	Offer Remote     // memory that the peer may use, from MR.Remote; zero: none
-	// Timeout is the timeout of the whole exchange, in addition to ctx; 30 s if 0, more on a slow machine.
+	MAC   [6]byte
+	MTU   uint16 // maximum of the path MTU, in bytes; the NIC's limit if 0
+	Reads uint8  // maximum of READs in progress, in each direction; the NIC's limit if 0
+	Offer Remote // memory that the peer may use, from MR.Remote; zero: none
+	// Timeout is for the whole exchange, in addition to ctx; 30 s if 0, more on a slow machine.
 	Timeout time.Duration
-	// Path, if set, may change the path before the queue pair is connected: Timeout (default 16,
-	// more on a slow machine), Retries (7), RNR (7: no limit), RNRTimer (12: 0.64 ms), DSCP (0),
-	// and MAC, if the next hop is not the peer.
+	// Path may change the path before the queue pair is connected; it may be nil. Defaults: Timeout 16 (more on a
+	// slow machine), Retries 7, RNR 7 (no limit), RNRTimer 12 (0.64 ms), DSCP 0.
 	Path func(p *Path)
 }
 
 // Peer is the result of an exchange.
 type Peer struct {
-	Path Path   // the path of the queue pair
-	MR   Remote // the memory that the peer offers; its Key is 0 if there is none
+	Path Path
+	MR   Remote // offered by the peer; its Key is 0 if there is none
 }
 
 // hello is the first line that each end sends.
 type hello struct {
 	Version int        `json:"vnic-rdma"`
 	QPN     uint32     `json:"qpn"`
-	PSN     uint32     `json:"psn"` // of the first packet that this end sends
+	PSN     uint32     `json:"psn"` // of the first packet of this end
 	Addr    netip.Addr `json:"ip"`
 	MAC     mac        `json:"mac"`
 	MTU     uint16     `json:"mtu"`
-	Reads   uint8      `json:"reads"` // READs that this end answers at one time
+	Reads   uint8      `json:"reads"` // that this end answers at one time
 	MR      *Remote    `json:"mr,omitempty"`
 }
 
-// verdict is the second line that each end sends, when it has connected or has failed.
+// verdict is the second line that each end sends.
 type verdict struct {
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
 }
 
-// mac is a MAC address, in text form.
 type mac [6]byte
 
 func (m mac) MarshalText() ([]byte, error) { return []byte(net.HardwareAddr(m[:]).String()), nil }
@@ -109,19 +106,16 @@ func (h *hello) check() error {
 
 func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2048, 4096}, n) }
 
-// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn.
-// Each end sends a line of JSON with the values that the other needs, connects, and reports that it
-// is ready. When Exchange returns without an error, both ends are ready, so that either may send. The
-// path MTU is the smaller of the two ends' MTUs; an end has no more READs in progress than its peer
-// answers. conn stays the caller's, and may be used for other data before and afterwards: Exchange
-// reads no byte that does not belong to the exchange.
+// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn: each end sends
+// two lines of JSON. When Exchange returns without an error, either end may send. The path MTU is the smaller
+// of the two ends' MTUs; an end has no more READs in progress than its peer answers. conn stays the caller's,
+// and may be used for other data afterwards.
 //
-// An end that has received all its data must keep its queue pair until the peer reports, on conn, that
-// the peer has all answers too: the peer requests lost packets again, and a closed queue pair does not
-// answer.
+// An end that has received all its data must keep its queue pair until the peer reports, on conn, that the peer
+// has all answers too: the peer requests lost packets again, and a closed queue pair does not answer.
 //
-// After an error the queue pair cannot be used, and conn may be in the middle of a line: close
-// both. ErrPeer: the peer broke the protocol, or reported why it could not connect.
+// After an error close both the queue pair and conn. ErrPeer: the peer broke the protocol, or reported why it
+// could not connect.
 func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) {
 	e.Timeout = cmp.Or(e.Timeout, limits.Exchange.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Timeout, fmt.Errorf("rdma: the exchange with the peer took more than "+
@@ -136,7 +130,7 @@ func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) 
 	if !stop() {
 		<-stopped
 		if err == nil {
-			err = conn.SetDeadline(time.Time{}) // the exchange was complete before the deadline
+			err = conn.SetDeadline(time.Time{}) // complete before the deadline
 		}
 	}
 	if err != nil && ctx.Err() != nil {
@@ -156,12 +150,12 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	if err == nil {
 		p, err = e.connect(ctx, qp, &local, &remote)
 	} else if !errors.Is(err, ErrPeer) {
-		return Peer{}, err // the peer does not answer
+		return Peer{}, err
 	}
 	var peer verdict
 	if err != nil {
 		_ = conn.SetDeadline(time.Now().Add(limits.LastWords.Here()))
-		_ = swap(conn, verdict{Error: cut(err.Error())}, &peer, nil) // the peer's verdict does not matter
+		_ = swap(conn, verdict{Error: cut(err.Error())}, &peer, nil)
 		return Peer{}, err
 	}
 	if err := swap(conn, verdict{Ready: true}, &peer, nil); err != nil {
@@ -174,7 +168,6 @@ func exchange(ctx context.Context, conn net.Conn, qp *QP, e *Ends) (Peer, error)
 	return p, nil
 }
 
-// fits returns an error if this end cannot connect with h.
 func (h *hello) fits(local *hello) error {
 	err := h.check()
 	if err == nil && local.Addr.Is4() != h.Addr.Is4() {
@@ -186,7 +179,6 @@ func (h *hello) fits(local *hello) error {
 	return err
 }
 
-// hello makes this end's first line.
 func (e *Ends) hello(qp *QP) (hello, error) {
 	limits := &qp.pd.d.Limits
 	var psn [4]byte
@@ -208,7 +200,6 @@ func (e *Ends) hello(qp *QP) (hello, error) {
 	return h, nil
 }
 
-// connect connects the queue pair with the values of both ends.
 func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer, error) {
 	p := Path{QPN: qp.Number, RemoteQPN: remote.QPN, SendPSN: local.PSN, RecvPSN: remote.PSN, Local: local.Addr,
 		Remote: remote.Addr, MAC: remote.MAC, MTU: min(local.MTU, remote.MTU), Timeout: 16 + uint8(limits.Doublings()),
@@ -224,8 +215,7 @@ func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer,
 	return peer, qp.Connect(ctx, p)
 }
 
-// swap sends a line and reads the peer's at the same time, so that it works even if conn buffers
-// nothing. check, if not nil, checks the peer's line.
+// swap sends a line and reads the peer's at the same time: conn may buffer nothing.
 func swap(conn net.Conn, local, remote any, check func() error) error {
 	line, err := json.Marshal(local)
 	if err != nil {
@@ -241,7 +231,7 @@ func swap(conn net.Conn, local, remote any, check func() error) error {
 		err = check()
 	}
 	if err != nil {
-		// The peer may not read our line: limit the wait for the writer.
+		// The peer may not read our line.
 		_ = conn.SetWriteDeadline(time.Now().Add(limits.LastWords.Here()))
 	}
 	wrote := <-sent
@@ -251,7 +241,6 @@ func swap(conn net.Conn, local, remote any, check func() error) error {
 	return err
 }
 
-// readLine reads exactly one line of JSON.
 func readLine(conn io.Reader, v any) error {
 	line := make([]byte, 0, maxLine)
 	for {
@@ -279,11 +268,9 @@ func readLine(conn io.Reader, v any) error {
 	return nil
 }
 
-// cut limits the length of a text for an error.
 func cut(s string) string { return s[:min(len(s), maxReason)] }
 
-// Dial connects to an address by TCP and connects the queue pair over the connection; see Exchange.
-// The connection stays open for other data.
+// Dial connects to an address by TCP, and runs Exchange over the connection.
 func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address)
@@ -293,8 +280,8 @@ func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, 
 	return over(ctx, conn, qp, e)
 }
 
-// Accept accepts one connection of l, and then works like Dial. Closing l ends the wait; ctx
-// applies only to the exchange.
+// Accept accepts one connection of l, and runs Exchange over it. Closing l ends the wait; ctx applies only to
+// Exchange.
 func Accept(ctx context.Context, l net.Listener, qp *QP, e Ends) (net.Conn, Peer, error) {
 	conn, err := l.Accept()
 	if err != nil {

@@ -25,8 +25,7 @@ func addrOf(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// TestExchangeAgrees checks that both ends use the smaller limit of both, and that Exchange leaves
-// all other bytes in the connection.
+// TestExchangeAgrees: both ends use the smaller limit, and other bytes stay in the connection.
 func TestExchangeAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -61,7 +60,6 @@ func TestExchangeAgrees(t *testing.T) {
 	})
 }
 
-// TestDialAndAccept uses real sockets.
 func TestDialAndAccept(t *testing.T) {
 	f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
 	a, b := open(t, f, 1), open(t, f, 2)
@@ -129,8 +127,7 @@ var hostile = map[string]struct{ say, want string }{
 	"bad UTF-8": {"{\"\xff\":1}", "not this exchange"},
 }
 
-// TestHostilePeers has peers that break the protocol. The error says how, and afterwards another
-// peer can connect.
+// TestHostilePeers: after peers that break the protocol another peer can connect.
 func TestHostilePeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -176,7 +173,6 @@ func TestHostilePeers(t *testing.T) {
 			testkit.ErrorIs(t, try(verdicts(say)), ErrPeer, "%s", name)
 		}
 		testkit.ErrorIs(t, try(verdicts(`{"ready":false}`)), syscall.ECONNREFUSED)
-		// Peers that send nothing, and peers that close.
 		silent := func(net.Conn) {}
 		err := try(silent)
 		testkit.ErrorIs(t, err, syscall.ETIMEDOUT)
@@ -208,7 +204,7 @@ func TestHostilePeers(t *testing.T) {
 		_, _ = ca.Close(), cb.Close()
 		synctest.Wait()
 
-		testkit.NoError(t, try(verdicts(`{"ready":true}`))) // a peer that follows the protocol
+		testkit.NoError(t, try(verdicts(`{"ready":true}`)))
 		b := open(t, f, 2)
 		_, _, errA, errB := exchangeOver(t, a, b)
 		testkit.NoError(t, errors.Join(errA, errB))
@@ -231,7 +227,6 @@ func TestRefusalReachesThePeer(t *testing.T) {
 	})
 }
 
-// TestOwnEndIsChecked passes invalid values for this end: nothing is sent to the peer.
 func TestOwnEndIsChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -249,11 +244,9 @@ func TestOwnEndIsChecked(t *testing.T) {
 	})
 }
 
-// nobody is a connection that must not be used.
 type nobody struct{ net.Conn }
 
-// FuzzHear checks that readLine reads one line and nothing more, and that a valid hello is encoded to
-// the same values again.
+// FuzzHear: readLine reads one line and nothing more, and a valid hello is encoded to the same values again.
 func FuzzHear(f *testing.F) {
 	for _, h := range hostile {
 		f.Add([]byte(h.say + "\n"))

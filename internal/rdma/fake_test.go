@@ -25,10 +25,10 @@ type fabric struct {
 	nics map[netip.Addr]*fakeNIC
 }
 
-// fakeNIC is the NIC's end of the control channel, and moves bytes directly: no packets, no wire.
-// The fabric's mu protects the fields from last on.
+// fakeNIC is the NIC's end of the control channel, and moves bytes directly. The fabric's mu protects the
+// fields from last on.
 type fakeNIC struct {
-	control.Handler // nil: the tests send only commands of RDMA
+	control.Handler // nil: only commands of RDMA come
 	t               testing.TB
 	f               *fabric
 	limits          control.RDMALimits
@@ -39,22 +39,22 @@ type fakeNIC struct {
 
 	last       uint32
 	buffers    map[uint32][]byte
-	guest      []byte // IOVA 0 is the first byte
+	guest      []byte
 	pds        map[uint32]bool
 	mrs        map[uint32]*fakeMR
 	cqs        map[uint32]*fakeCQ
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
-	hold       bool          // no work request is executed
+	hold       bool          // work requests wait
 	steps      int           // with hold: how many work requests are executed all the same
 	late       chan struct{} // if set: answers wait for it
-	lose       bool          // notifies are lost
-	deaf       bool          // requests are lost
-	noMore     bool          // MoreMR is refused
-	noPath     bool          // ConnectQP is refused
+	lose       bool
+	deaf       bool
+	noMore     bool
+	noPath     bool
 	polls      int
 	answers    int
-	wrongOrder bool // completions come in the wrong order
+	wrongOrder bool
 }
 
 type fakeMR struct {
@@ -98,7 +98,7 @@ func (f *fabric) add(t testing.TB, addr string) *fakeNIC {
 }
 
 func (n *fakeNIC) clear() {
-	n.last = 0 // the same numbers are used again
+	n.last = 0 // numbers are used again
 	n.pds, n.mrs, n.cqs = map[uint32]bool{}, map[uint32]*fakeMR{}, map[uint32]*fakeCQ{}
 	n.qps, n.faults = map[uint32]*fakeQP{}, map[uint32]*control.PageRequest{}
 }
@@ -133,14 +133,12 @@ func (n *fakeNIC) reset() {
 	n.d.Reset()
 }
 
-// set changes fields under mu.
 func (n *fakeNIC) set(f func()) {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
 	f()
 }
 
-// release executes work requests that were held.
 func (n *fakeNIC) release() {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -148,7 +146,6 @@ func (n *fakeNIC) release() {
 	n.f.run()
 }
 
-// asked returns how often CQs were polled.
 func (n *fakeNIC) asked() int {
 	n.f.mu.Lock()
 	defer n.f.mu.Unlock()
@@ -362,7 +359,6 @@ func (n *fakeNIC) post(p control.Post, send bool) error {
 	return nil
 }
 
-// run executes work requests until none can run.
 func (f *fabric) run() {
 	for again := true; again; {
 		again = false
@@ -391,7 +387,6 @@ func (q *fakeQP) complete(queue *[]control.WR, cq uint32, wc control.WC, silent 
 	c.armed = false
 }
 
-// fail puts a queue pair in the error state, and flushes it.
 func (q *fakeQP) fail(cause control.WCStatus) {
 	if q.state != control.QPError {
 		q.state, q.cause = control.QPError, cause
@@ -404,7 +399,6 @@ func (q *fakeQP) fail(cause control.WCStatus) {
 	}
 }
 
-// step executes the first work request if possible.
 func (q *fakeQP) step() bool {
 	if q.state != control.QPReady || len(q.sends) == 0 || q.n.hold && q.n.steps == 0 {
 		return false
@@ -443,7 +437,7 @@ func (q *fakeQP) step() bool {
 	imm := w.Op == control.WRWriteImm || w.Op == control.WRSendImm
 	receive := control.WC{HasImm: imm, Imm: w.Imm, Len: uint32(size)}
 	if takes := imm || w.Op == control.WRSend; takes && len(peer.recvs) == 0 {
-		return false // receiver not ready, without a limit
+		return false // receiver not ready
 	}
 	switch w.Op {
 	case control.WRWrite, control.WRWriteImm, control.WRRead:
@@ -488,8 +482,7 @@ func (q *fakeQP) step() bool {
 	return q.ends(nil, control.WC{Len: uint32(size)})
 }
 
-// ends completes the first work request. If it failed, q goes to the error state, and so does peer,
-// unless that is nil.
+// ends completes the first work request. If it failed, q and peer, if any, go to the error state.
 func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	silent := wc.Status == 0 && q.sends[0].Flags&control.WRSignaled == 0
 	q.complete(&q.sends, q.SendCQ, wc, silent)
@@ -502,7 +495,6 @@ func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	return true
 }
 
-// move copies the bytes of src to dst.
 func move(dst, src [][]byte) {
 	all := slices.Concat(src...)
 	for _, d := range dst {
@@ -524,7 +516,6 @@ func (n *fakeNIC) sges(pd uint32, sges []control.SGE, need uint8) (all [][]byte,
 	return all, 0, false
 }
 
-// memory returns memory of an MR.
 func (n *fakeNIC) memory(pd, key uint32, va, size uint64, need uint8) (all [][]byte, s control.WCStatus, wait bool) {
 	if size == 0 {
 		return nil, 0, false
@@ -571,7 +562,7 @@ func (n *fakeNIC) paged(m *fakeMR, off, size uint64, write bool) (all [][]byte, 
 			n.faults[r.ID] = r
 			if !n.lose {
 				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r))
-				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // a repeat: it is answered once
+				n.client.Receive(n.d.NotifyPages(nil, [6]byte{}, r)) // a repeat
 			}
 			return nil, 0, true
 		}
@@ -632,7 +623,6 @@ func (n *fakeNIC) PageCounts(key uint32) (c control.PageCounts, err error) {
 	return control.PageCounts{Answers: uint64(n.answers)}, nil
 }
 
-// end is one end of a connection.
 type end struct {
 	nic  *fakeNIC
 	d    *Device
@@ -645,7 +635,6 @@ type end struct {
 
 const everyAccess = LocalWrite | RemoteWrite | RemoteRead
 
-// open makes an end that is not connected.
 func open(t testing.TB, f *fabric, i byte) *end {
 	t.Helper()
 	addr := netip.AddrFrom4([4]byte{10, 0, 0, i})
@@ -673,7 +662,6 @@ func pair(t testing.TB) (a, b *end, peerOfA Peer) {
 	return a, b, pa
 }
 
-// exchangeOver runs both ends of an exchange.
 func exchangeOver(t testing.TB, a, b *end) (pa, pb Peer, errA, errB error) {
 	ca, cb := net.Pipe()
 	defer ca.Close()

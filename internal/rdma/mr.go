@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// PD is a protection domain: its queue pairs, and peers through them, can use only its memory
-// regions.
+// PD is a protection domain: its queue pairs, and their peers, can use only its memory regions.
 type PD struct {
 	d  *Device
 	id uint32
@@ -35,17 +34,17 @@ type MR struct {
 	Len uint64 // bytes
 	pd  *PD
 
-	ended func() // called when the MR is closed; set before the MR is returned to the program
+	ended func()
 }
 
-// RegisterBuffer makes an MR of length bytes from off of a GPU's registered buffer. Its addresses
-// are offsets in the buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
+// RegisterBuffer makes an MR of length bytes from off of a GPU's registered buffer. Its addresses are offsets
+// in the buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
 func (p *PD) RegisterBuffer(buffer uint32, off, length uint64, access uint8) (*MR, error) {
 	return p.register(control.MR{Kind: control.MRBuffer, Access: access, Buffer: buffer, VA: off, Len: length, Off: off})
 }
 
-// RegisterGuest makes an MR of guest memory: the ranges, one after the other, get the addresses
-// from va on. The memory must not move, and must belong to the guest, until the MR is closed.
+// RegisterGuest makes an MR of guest memory: the ranges, one after the other, get the addresses from va on. The
+// memory must not move, and must belong to the guest, until the MR is closed.
 func (p *PD) RegisterGuest(ranges []Range, va uint64, access uint8) (*MR, error) {
 	m := control.MR{Kind: control.MRGuest, Access: access, VA: va}
 	for _, r := range ranges {
@@ -81,8 +80,7 @@ func (p *PD) register(m control.MR) (*MR, error) {
 		func(key uint32) *MR { return &MR{Key: key, VA: m.VA, Len: m.Len, pd: p} })
 }
 
-// Close destroys the MR: when it has returned nil, the NIC does not use its memory. Work requests
-// that need it fail.
+// Close destroys the MR: after success the NIC does not use its memory.
 func (m *MR) Close() error {
 	err := m.pd.d.end(m, func(ctx context.Context) error { return m.pd.d.client.DelMR(ctx, m.Key) })
 	if err == nil && m.ended != nil {
@@ -96,16 +94,15 @@ func (m *MR) rank() int { return 2 }
 // Remote returns the values that a peer needs to use the MR.
 func (m *MR) Remote() Remote { return Remote{Key: m.Key, VA: m.VA, Len: m.Len} }
 
-// Part returns the part of n bytes at off.
+// Part returns the part of n bytes at off, unchecked.
 func (m *MR) Part(off, n uint64) Local { return Local{MR: m, Off: off, Len: n} }
 
 // Local is a part of a local MR.
 type Local struct {
 	MR       *MR
-	Off, Len uint64 // bytes
+	Off, Len uint64
 }
 
-// check returns an error if l is not inside of its MR.
 func (l Local) check() error {
 	if l.MR == nil {
 		return fmt.Errorf("local memory without an MR: %w", syscall.EINVAL)
@@ -116,7 +113,7 @@ func (l Local) check() error {
 	return nil
 }
 
-// SGE returns the part for a work request; it must have less than 4 GiB.
+// SGE returns the part for a work request. EINVAL: it is outside of the MR, or has 4 GiB or more.
 func (l Local) SGE() (SGE, error) {
 	if err := l.check(); err != nil {
 		return SGE{}, err
@@ -131,7 +128,7 @@ func (l Local) SGE() (SGE, error) {
 type Remote struct {
 	Key uint32 `json:"key"`
 	VA  uint64 `json:"va"`
-	Len uint64 `json:"len"` // bytes
+	Len uint64 `json:"len"`
 }
 
 // Part returns n bytes at off. EINVAL: they are not inside of r.

@@ -14,23 +14,21 @@ import (
 
 // OnDemand is memory whose pages the NIC requests when it needs them: it is not pinned.
 type OnDemand struct {
-	Region uint32 // the memory's number in the driver that finds the pages
-	GPU    uint16 // the GPU whose private pages the memory may have; call SetMailbox for it first
+	Region uint32 // number of the memory in the driver that finds the pages
+	GPU    uint16 // whose private pages the memory may have; see SetMailbox
 	Off    uint64 // of the first byte, in the first page
-	Len    uint64 // bytes
-	VA     uint64 // address of the first byte in the MR
+	Len    uint64
+	VA     uint64 // of the first byte in the MR
 	Access uint8
 }
 
-// PageFunc finds the pages of a request, and returns one entry for each page in order, or an Errno
-// if there are none. It need not set the answer's ID. It may block: several calls run at the same
-// time, for different requests.
+// PageFunc finds the pages of a request, and returns an entry for each page in order, or an Errno; the ID is
+// ignored. Several calls may run at the same time.
 type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswer
 
-// Constants of a PageServer.
 const (
 	defaultWorkers = 4
-	pageQueue      = 256                    // requests that wait for a worker; the NIC repeats others
+	pageQueue      = 256                    // requests that wait for a worker
 	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and the NIC waits for limits.Page
 )
 
@@ -40,9 +38,9 @@ type PageStats struct {
 	Answered uint64 // with pages
 	Refused  uint64 // with an errno
 	Late     uint64 // answers that the NIC no longer needed
-	Failed   uint64 // answers that did not reach the NIC
+	Failed   uint64 // that did not reach the NIC
 	Listed   uint64 // of Requests: found by a list, not by a notify
-	Put      uint64 // requests left to the NIC's next repeat or list, because the queue was full
+	Put      uint64 // left to the NIC's next repeat or list: the queue was full
 }
 
 // PageServer answers the NIC's requests for pages of the MRs that it has registered.
@@ -52,14 +50,15 @@ type PageServer struct {
 	workers int
 
 	mu    sync.Mutex
-	keys  map[uint32]struct{} // under mu: of the registered MRs
-	busy  map[uint32]struct{} // under mu: ids of requests in queue or with a worker
-	since map[uint32]struct{} // under mu: ids answered since the last list was requested; the list may have them
+	keys  map[uint32]struct{} // under mu
+	busy  map[uint32]struct{} // under mu: ids in the queue or with a worker
+	since map[uint32]struct{} // under mu: ids answered since the last list was requested, which may have them
 	queue chan control.PageRequest
-	stats PageStats // under mu
+	stats PageStats
 }
 
-// NewPageServer returns a server with workers workers; 4 if 0. It answers while Serve runs.
+// NewPageServer returns a server with workers workers (0: 4), which answers while Serve runs. EOPNOTSUPP: the
+// NIC has no MRs on demand.
 func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 	if d.Limits.Flags&control.RDMAOnDemand == 0 {
 		return nil, fmt.Errorf("this NIC has no memory regions on demand: %w", syscall.EOPNOTSUPP)
@@ -71,8 +70,7 @@ func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 		keys: make(map[uint32]struct{}), busy: make(map[uint32]struct{}), since: make(map[uint32]struct{})}, nil
 }
 
-// Register makes an MR on demand, whose requests the server answers. ENODEV: the GPU has no
-// mailbox.
+// Register makes an MR on demand, whose requests the server answers.
 func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 	if pd.d != s.d {
 		return nil, fmt.Errorf("the protection domain is another device's: %w", syscall.EINVAL)
@@ -107,8 +105,8 @@ func (s *PageServer) Stats() PageStats {
 	return s.stats
 }
 
-// Serve answers requests until ctx ends, and then returns nil, or until the device ends: ErrReset
-// or net.ErrClosed. When it returns, no worker runs. Start it before a queue pair uses the MRs.
+// Serve answers requests until ctx ends, and returns nil, or until the device ends: ErrReset or net.ErrClosed.
+// When it returns, no worker runs.
 func (s *PageServer) Serve(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -162,7 +160,6 @@ func (s *PageServer) take(r control.PageRequest, listed bool) {
 	}
 }
 
-// drop removes requests from the queue.
 func (s *PageServer) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +169,7 @@ func (s *PageServer) drop() {
 	}
 }
 
-// list reads the NIC's list of requests regularly, until ctx ends, and passes them to workers.
+// list passes requests in the NIC's list to workers, regularly, until ctx ends.
 func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(pagePoll)
 	defer tick.Stop()
@@ -197,8 +194,7 @@ func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// answer finds the pages of a request and sends the answer to the NIC. It returns an error only if
-// the device has ended.
+// answer returns an error only if the device has ended.
 func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
 	a := s.find(ctx, r)
 	a.ID = r.ID

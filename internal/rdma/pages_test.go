@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page
-// on, served by find.
+// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page on.
 func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer, mr *MR, stop func() error) {
 	t.Helper()
 	a, b, _ = pair(t)
@@ -33,7 +32,6 @@ func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer,
 	}
 }
 
-// straight maps page i to 4096*i of guest memory.
 func straight(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	for i := range uint64(r.Count) {
 		a.Entries = append(a.Entries, (r.First+i)*4096)
@@ -41,7 +39,6 @@ func straight(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	return a
 }
 
-// TestPagesOnDemand puts into pages that are not mapped, with notifies and without.
 func TestPagesOnDemand(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -76,8 +73,6 @@ func TestPagesOnDemand(t *testing.T) {
 	}
 }
 
-// TestPagesThatAreNotToBeHad has finders that refuse, or return the wrong number of pages: the work
-// request fails.
 func TestPagesThatAreNotToBeHad(t *testing.T) {
 	for name, find := range map[string]PageFunc{
 		"errno": func(context.Context, control.PageRequest) control.PageAnswer { return control.PageAnswer{Errno: 14} },
@@ -104,7 +99,6 @@ func TestPagesThatAreNotToBeHad(t *testing.T) {
 	}
 }
 
-// TestPageWorkersAreBounded requests more pages at once than there are workers.
 func TestPageWorkersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -120,7 +114,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 			mu.Unlock()
 			return straight(ctx, r)
 		})
-		for i := range uint32(10) { // as if many queue pairs waited
+		for i := range uint32(10) {
 			b.nic.set(func() {
 				r := &control.PageRequest{ID: 1000 + i, Key: mr.Key, Region: 9, Count: 2, First: uint64(2 * i)}
 				b.nic.faults[r.ID] = r
@@ -144,8 +138,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// TestFullPageQueue makes so many page requests that the page server postpones some; it gets these
-// again from the NIC's list of requests.
+// TestFullPageQueue fills the queue: the server gets requests again from the NIC's list.
 func TestFullPageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
@@ -174,8 +167,7 @@ func TestFullPageQueue(t *testing.T) {
 	})
 }
 
-// TestPageServerThatStops stops a server during a call of find: the request gets no answer, and the
-// next Serve gets it.
+// TestPageServerThatStops: after a stop during a call of find the next Serve gets the request.
 func TestPageServerThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := atomic.Bool{}

@@ -13,8 +13,8 @@ import (
 // QPConfig configures a queue pair.
 type QPConfig struct {
 	SendCQ, RecvCQ *CQ // may be the same
-	MaxSend        int // maximum of work requests that are not complete; at least 1
-	MaxRecv        int // maximum of receives that are not complete
+	MaxSend        int // work requests that are not complete, at most; at least 1
+	MaxRecv        int // receives that are not complete, at most
 }
 
 // QP is a reliably connected queue pair.
@@ -23,7 +23,7 @@ type QP struct {
 	pd     *PD
 	c      QPConfig
 
-	transfers chan struct{} // of capacity 1: held by the running transfer
+	transfers chan struct{} // capacity 1: held by the running transfer
 	closed    atomic.Bool
 }
 
@@ -44,9 +44,8 @@ func (p *PD) NewQP(c QPConfig) (*QP, error) {
 		func(qpn uint32) *QP { return &QP{Number: qpn, pd: p, c: c, transfers: make(chan struct{}, 1)} })
 }
 
-// Close destroys the queue pair: when it has returned nil, nothing of it is in progress. Work
-// requests that were not complete get no completion; older completions can be polled until the CQ
-// is closed.
+// Close destroys the queue pair: after success nothing of it is in progress. Work requests that were not
+// complete get no completion; older completions can still be polled.
 func (q *QP) Close() error {
 	err := q.pd.d.end(q, func(ctx context.Context) error { return q.pd.d.client.DelQP(ctx, q.Number) })
 	if err == nil && q.closed.CompareAndSwap(false, true) {
@@ -57,24 +56,22 @@ func (q *QP) Close() error {
 
 func (q *QP) rank() int { return 0 }
 
-// Connect connects the queue pair: it may then send and receive. Connect sets Path.QPN; see
-// Exchange for the other values.
+// Connect connects the queue pair, which may then send and receive. It sets Path.QPN.
 func (q *QP) Connect(ctx context.Context, p Path) error {
 	p.QPN = q.Number
 	return q.pd.d.ask(ctx, func(ctx context.Context) error { return q.pd.d.client.ConnectQP(ctx, p) })
 }
 
-// Status asks for the state of the queue pair.
+// Status asks the NIC for the state of the queue pair.
 func (q *QP) Status(ctx context.Context) (control.QPStatus, error) {
 	return ask(ctx, q.pd.d, func(ctx context.Context) (control.QPStatus, error) {
 		return q.pd.d.client.QPStatus(ctx, q.Number)
 	})
 }
 
-// Post posts work requests and returns how many of them, from the first on, it posted. Post sends
-// them to the NIC in frames, of 30 work requests if each has one SGE; the NIC posts all work
-// requests of a frame, or none. ErrFull: the queue has no room for the next ones. EINVAL: an id has
-// the highest bit set; such ids are reserved for this package.
+// Post posts work requests in frames, and returns how many of them it posted, from the first on; the NIC posts
+// all of a frame, or none. ErrFull: there is no room for the next frame. EINVAL: an id has the highest bit set,
+// which is reserved for this package.
 func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -92,8 +89,8 @@ func checkIDs(wrs []WR) error {
 	return nil
 }
 
-// PostRecv posts memory for the peer's SENDs, and receives for its WRITEs with immediate. Op need
-// not be set. Otherwise it is like Post.
+// PostRecv is Post for receives: memory for the peer's SENDs, and receives for its WRITEs with immediate. Op
+// need not be set.
 func (q *QP) PostRecv(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -127,7 +124,7 @@ func (q *QP) post(ctx context.Context, call func(context.Context, control.Post) 
 	return posted, nil
 }
 
-// frameOf returns as many work requests, from the first on, as a frame holds, and at least one.
+// frameOf returns the first work requests, as many as a frame holds, and at least one.
 func frameOf(wrs []WR) []WR {
 	size := 0
 	for i := range wrs {

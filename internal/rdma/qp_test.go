@@ -20,8 +20,6 @@ func (e *end) sge(t *testing.T, off, n uint64) SGE {
 	return testkit.Must(e.mr.Part(off, n).SGE())(t)
 }
 
-// TestSendAndReceive sends messages of several SGEs, with immediate data and without, to receives
-// of several SGEs.
 func TestSendAndReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -58,8 +56,6 @@ func TestSendAndReceive(t *testing.T) {
 	})
 }
 
-// TestFullQueues posts more than fits in a queue pair and in a completion queue: frames are posted
-// completely or not at all.
 func TestFullQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -122,15 +118,12 @@ func TestNotConnected(t *testing.T) {
 	})
 }
 
-// path returns any path.
 func (q *QP) path(t *testing.T) Path {
 	a := testkit.Must(net.ResolveIPAddr("ip", "10.0.0.9"))(t).IP
 	addr, _ := addrOf(a)
 	return Path{RemoteQPN: 5, Local: addr, Remote: addr, MTU: 1024}
 }
 
-// TestWaitIsTold counts how often Wait polls the NIC: with notifies only once for each wait, and if
-// notifies are lost, 1 to 2 times a second until there are completions.
 func TestWaitIsTold(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,8 +162,7 @@ func TestWaitIsTold(t *testing.T) {
 	}
 }
 
-// TestWaitTakesMoreThanAFrame makes completions for two frames: the second frame is requested at
-// once.
+// TestWaitTakesMoreThanAFrame makes completions for two frames.
 func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -199,8 +191,7 @@ func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	})
 }
 
-// TestNoCompletionIsLostWithItsAnswer ends a context after the NIC has sent completions, and before
-// they arrive.
+// TestNoCompletionIsLostWithItsAnswer ends a context between the NIC's completions and their arrival.
 func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -225,7 +216,6 @@ func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	})
 }
 
-// TestWaitersShareACQ has many waiting goroutines and as many completions; some notifies are lost.
 func TestWaitersShareACQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -273,7 +263,6 @@ func TestWaitersShareACQ(t *testing.T) {
 	})
 }
 
-// TestCloseInOrder closes objects that are in use, and then the device while calls wait.
 func TestCloseInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -298,8 +287,6 @@ func TestCloseInOrder(t *testing.T) {
 	})
 }
 
-// TestReset resets a port during waiting calls, and before later calls; a newly opened device
-// works.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -336,14 +323,13 @@ func TestReset(t *testing.T) {
 			testkit.ErrorIs(t, err, ErrReset, "%s", name)
 			testkit.ErrorIs(t, err, syscall.ESTALE, "%s", name)
 		}
-		// The NIC uses the same numbers again, and closing an old object does not delete the new one with
-		// its number.
+		// The NIC uses the same numbers again: closing an old object must not delete the new one.
 		d := testkit.Must(Open(a.nic.client))(t)
 		for range 10 {
 			testkit.Must(d.AllocPD())(t)
 		}
 		testkit.NoError(t, a.d.Close())
-		if len(a.nic.pds) != 10 { // nothing else runs
+		if len(a.nic.pds) != 10 {
 			t.Errorf("%d PDs are left of 10", len(a.nic.pds))
 		}
 		testkit.NoError(t, d.Close())
@@ -354,8 +340,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestResetThatAnAnswerTells resets a port between two calls: the answer to the second call reports
-// the reset, and the client deletes the object that this call has made after the reset.
+// TestResetThatAnAnswerTells resets a port before a call that makes an object.
 func TestResetThatAnAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -370,7 +355,6 @@ func TestResetThatAnAnswerTells(t *testing.T) {
 	})
 }
 
-// TestNICWithoutAnswer has a NIC that loses all requests: Close returns an error.
 func TestNICWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -384,7 +368,6 @@ func TestNICWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestNoRDMA opens a NIC without RDMA.
 func TestNoRDMA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fabric{}
@@ -399,7 +382,6 @@ func TestNoRDMA(t *testing.T) {
 	})
 }
 
-// without is a NIC without RDMA.
 type without struct {
 	control.Handler
 	d      *control.Dispatcher

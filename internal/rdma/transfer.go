@@ -19,25 +19,23 @@ const (
 
 // TransferOptions configure Put and Get; the zero value works.
 type TransferOptions struct {
-	Size   uint32 // maximum of bytes in a work request; 1 MiB if 0
-	Window int    // maximum of work requests in progress; 16 if 0; MaxSend and the send CQ's Depth bound it
-	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have
-	// posted a receive, gets a completion with Imm after all bytes have arrived.
+	Size   uint32 // bytes in a work request, at most; 1 MiB if 0
+	Window int    // work requests in progress, at most; 16 if 0; MaxSend and the send CQ's Depth bound it
+	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have posted a
+	// receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool
 	Imm    uint32
-	// Progress, if set, is called by Put and Get after each batch of completions, with the number of
-	// bytes done.
+	// Progress, if set, is called after each batch of completions, with the number of bytes done.
 	Progress func(done uint64)
 }
 
 // Counts is the result of a transfer.
 type Counts struct {
 	Posted    uint64 // work requests
-	Completed uint64 // of Posted: completed successfully
-	Bytes     uint64 // the length of Completed: they are the first bytes of the range
+	Completed uint64 // successfully
+	Bytes     uint64 // of Completed: the first bytes of the range
 }
 
-// transfer is a Put or a Get in progress.
 type transfer struct {
 	qp     *QP
 	local  Local
@@ -48,25 +46,23 @@ type transfer struct {
 
 	number uint32
 	claim  claim
-	total  uint64 // work requests
+	total  uint64
 	counts Counts
-	ended  uint64 // work requests that have a completion
-	failed error  // the first error
+	ended  uint64 // with a completion
+	failed error
 }
 
-// Put writes a local part to the peer's memory, which must not be shorter, by work requests of
-// o.Size, with at most o.Window in progress. It returns when the last one is complete: then the
-// bytes are in the peer's memory. A queue pair runs one transfer at a time.
+// Put writes a local part to the peer's memory, which must not be shorter. After success the bytes are there. A
+// queue pair runs one transfer at a time.
 //
-// A *WCError says which work request failed; then nothing of the transfer is in progress. After
-// another error, including ctx's, work requests may be in progress: the NIC may use the local
-// memory until QP.Close.
+// After a *WCError nothing of the transfer is in progress. After another error, including ctx's, work requests
+// may be in progress: the NIC may use the local memory until QP.Close.
 func Put(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	return newTransfer(ctx, qp, local, remote, control.WRWrite, o)
 }
 
-// Get reads the peer's memory, with remote's length, into a local part that must not be shorter.
-// Otherwise it is like Put.
+// Get reads the peer's memory, with remote's length, into a local part that must not be shorter. Otherwise it
+// is like Put.
 func Get(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	if o.Notify {
 		return Counts{}, fmt.Errorf("get: a READ tells the peer nothing: %w", syscall.EINVAL)
@@ -133,7 +129,7 @@ func (t *transfer) run(ctx context.Context) error {
 				return err
 			}
 		}
-		if t.ended == t.counts.Posted { // there is an error, and nothing is in progress
+		if t.ended == t.counts.Posted { // nothing is in progress
 			return t.failed
 		}
 		wcs, err := t.qp.c.SendCQ.wait(ctx, &t.claim)
@@ -155,7 +151,6 @@ func (t *transfer) run(ctx context.Context) error {
 	return t.failed
 }
 
-// fill posts as many work requests as the window allows.
 func (t *transfer) fill(ctx context.Context) error {
 	room := min(t.window-(t.counts.Posted-t.ended), t.total-t.counts.Posted)
 	wrs := make([]WR, 0, room)
@@ -175,15 +170,14 @@ func (t *transfer) fill(ctx context.Context) error {
 	refused := (*control.Error)(nil)
 	switch {
 	case errors.Is(err, ErrFull) && t.counts.Posted > t.ended:
-		return nil // retry after the transfer's work requests in progress
+		return nil // retry after those in progress
 	case errors.As(err, &refused):
-		t.failed = err // returned after the work requests in progress have ended
+		t.failed = err // returned after those in progress have ended
 		return nil
 	}
 	return err
 }
 
-// size returns the length of a work request.
 func (t *transfer) size(i uint64) uint64 {
 	return min(uint64(t.o.Size), t.local.Len-i*uint64(t.o.Size))
 }
@@ -201,7 +195,7 @@ func (t *transfer) request(i uint64) WR {
 	return w
 }
 
-// complete counts a completion. Completions come in the order of their work requests.
+// complete counts a completion, in the order of the work requests.
 func (t *transfer) complete(w WC) error {
 	i := uint64(uint32(w.ID))
 	if i != t.ended || i >= t.counts.Posted {

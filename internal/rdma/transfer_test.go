@@ -29,8 +29,6 @@ func same(t *testing.T, a, b *end, from, to, n int) {
 	}
 }
 
-// TestPutAndGet moves ranges of one or many work requests, with windows smaller and larger than a
-// frame.
 func TestPutAndGet(t *testing.T) {
 	for _, tc := range []struct {
 		n      uint64
@@ -79,7 +77,7 @@ func closeAll(t *testing.T, ends ...*end) {
 	t.Helper()
 	for _, e := range ends {
 		testkit.NoError(t, e.d.Close())
-		testkit.NoError(t, e.d.Close()) // a second time
+		testkit.NoError(t, e.d.Close())
 		if !e.nic.empty() {
 			t.Error("something is left on the NIC")
 		}
@@ -87,8 +85,6 @@ func closeAll(t *testing.T, ends ...*end) {
 	}
 }
 
-// TestPutTellsThePeer puts with Notify: the peer's receive is complete after all bytes have
-// arrived.
 func TestPutTellsThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -108,7 +104,7 @@ func TestPutTellsThePeer(t *testing.T) {
 			t.Errorf("%+v, %v", c, err)
 		}
 		wg.Wait()
-		c, err = Put(t.Context(), a.qp, a.mr.Part(0, 0), peer.MR, o) // no bytes, but a notification
+		c, err = Put(t.Context(), a.qp, a.mr.Part(0, 0), peer.MR, o)
 		if err != nil || c.Completed != 1 || c.Bytes != 0 {
 			t.Errorf("%+v, %v", c, err)
 		}
@@ -120,8 +116,8 @@ func TestPutTellsThePeer(t *testing.T) {
 	})
 }
 
-// TestTransfersShareAQueue has two queue pairs with one completion queue, two transfers for each, and a
-// program that waits for receives on the same queue.
+// TestTransfersShareAQueue has two transfers for each of two queue pairs, and a program that waits for
+// receives.
 func TestTransfersShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -174,8 +170,6 @@ func TestTransfersShareAQueue(t *testing.T) {
 	})
 }
 
-// TestTransferFails has a peer that refuses in the middle. Completed work requests are counted, and
-// another queue pair still works.
 func TestTransferFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -224,7 +218,6 @@ func TestTransferFails(t *testing.T) {
 	})
 }
 
-// TestBadTransfers checks that the package refuses invalid transfers before it sends a command.
 func TestBadTransfers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -264,13 +257,11 @@ func TestBadTransfers(t *testing.T) {
 	})
 }
 
-// TestGuestMemory registers more ranges than a frame holds, and moves bytes through all of them; if
-// the NIC refuses the second frame, nothing is left.
 func TestGuestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
 		var ranges []Range
-		for i := range uint64(200) { // in reverse order, with gaps
+		for i := range uint64(200) {
 			ranges = append(ranges, Range{IOVA: (199 - i) * 4096, Len: 1000 + i})
 		}
 		mr := testkit.Must(a.pd.RegisterGuest(ranges, 1<<40, LocalWrite))(t)
@@ -300,15 +291,14 @@ func TestGuestMemory(t *testing.T) {
 	})
 }
 
-// TestTransferWaitsForPlaces fills the queue with the program's work requests before a transfer, first
-// nearly, then completely.
+// TestTransferWaitsForPlaces fills the queue before a transfer, first nearly, then completely.
 func TestTransferWaitsForPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
 		a.nic.set(func() { a.nic.hold = true })
 		fill := make([]WR, 38)
 		for i := range fill {
-			fill[i] = WR{ID: uint64(i), Op: control.WRWrite} // no bytes; unsignaled
+			fill[i] = WR{ID: uint64(i), Op: control.WRWrite}
 		}
 		if n, err := a.qp.Post(t.Context(), fill...); n != 38 || err != nil {
 			t.Fatal(n, err)
@@ -339,8 +329,7 @@ func TestTransferWaitsForPlaces(t *testing.T) {
 	})
 }
 
-// TestTransferLosesItsPlaces uses the entry of each completed work request of a transfer for
-// another one.
+// TestTransferLosesItsPlaces uses the entry of each completed work request for another one.
 func TestTransferLosesItsPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -374,7 +363,6 @@ func TestTransferLosesItsPlaces(t *testing.T) {
 	})
 }
 
-// TestGivenUpTransfer ends a transfer's context, and closes a queue pair during another transfer.
 func TestGivenUpTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -410,7 +398,6 @@ func TestGivenUpTransfer(t *testing.T) {
 	})
 }
 
-// TestNICThatLies makes completions come in the wrong order.
 func TestNICThatLies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)
@@ -421,7 +408,6 @@ func TestNICThatLies(t *testing.T) {
 	})
 }
 
-// TestEachStatusHasWords checks that each status of a completion has an explanation.
 func TestEachStatusHasWords(t *testing.T) {
 	seen := map[string]bool{}
 	for s := range control.WCStatus(255) {

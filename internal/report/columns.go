@@ -1,6 +1,4 @@
-// Package report makes the tables and the JSON of commands' reports. A [Column] describes how tables show a figure, and
-// whether Columns.Add adds up the figure; the figure's JSON key and its description in the schema stand at its field
-// (internal/schematest).
+// Package report makes the tables and the JSON of commands' reports.
 package report
 
 import (
@@ -16,10 +14,10 @@ import (
 
 // Column is a figure of a T, and how tables show it.
 type Column[T any] struct {
-	Title string           // the heading; " ": an empty one; "": no table shows the figure
-	Count func(*T) *uint64 // the figure, if it is a count that every T has
+	Title string           // " ": an empty heading; "": no table shows the figure
+	Count func(*T) *uint64 // if every T has such a count
 	Text  func(*T) string  // the cell; nil: Count, with separators between thousands
-	If    func([]T) bool   // reports whether the table of a list shows the column; nil: always
+	If    func([]T) bool   // whether the table of a list shows the column; nil: always
 	Sum   bool             // Columns.Add adds up Count
 }
 
@@ -28,8 +26,7 @@ func Sum[T any](title string, count func(*T) *uint64) Column[T] {
 	return Column[T]{Title: title, Count: count, Sum: true}
 }
 
-// Optional returns a column of a part that some T have. A table shows the column if an element of
-// the list has the part; the cells of other elements are empty.
+// Optional returns a column of a part that some T have, shown if an element of the list has it.
 func Optional[T, P any](title string, part func(*T) *P, text func(*P) string) Column[T] {
 	return Column[T]{Title: title, Text: func(x *T) string {
 		if p := part(x); p != nil {
@@ -51,7 +48,7 @@ func (c Columns[T]) Table(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
-// Most is Table for the first elements of list, at most most, and a line that says how many of all there are more.
+// Most is Table for at most most elements of list, with a line about the rest of all elements.
 func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
 	list = list[:min(len(list), most)]
 	err := c.Table(w, list)
@@ -61,8 +58,7 @@ func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
 	return err
 }
 
-// Right is Table with cells aligned to the right. If tail is not nil, its text for an element ends
-// the element's line.
+// Right is Table with cells aligned to the right. tail, if not nil, makes the end of an element's line.
 func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	c.lines(list, func(cells []string, x *T) {
@@ -75,7 +71,6 @@ func (c Columns[T]) Right(w io.Writer, list []T, tail func(*T) string) error {
 	return tw.Flush()
 }
 
-// lines calls line with the headings, and then with the cells of each element of list.
 func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
 	shown := c.shown(list)
 	cells := make([]string, len(shown))
@@ -104,7 +99,6 @@ func (c Columns[T]) Sheet(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
-// shown returns the columns that a table of list shows.
 func (c Columns[T]) shown(list []T) (shown Columns[T]) {
 	for _, x := range c {
 		if x.Title != "" && (x.If == nil || x.If(list)) {
@@ -121,14 +115,14 @@ func (c *Column[T]) cell(x *T) string {
 	return Number(*c.Count(x))
 }
 
-// Encoder returns an encoder that writes JSON as commands' reports are written: indented by two spaces.
+// Encoder returns an encoder that writes JSON indented by two spaces.
 func Encoder(w io.Writer) *json.Encoder {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e
 }
 
-// PerSecond returns n divided by seconds; 0 if no time has passed.
+// PerSecond returns n divided by seconds, or 0 if seconds is 0.
 func PerSecond(n uint64, seconds float64) float64 {
 	if seconds == 0 {
 		return 0

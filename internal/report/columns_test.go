@@ -21,8 +21,6 @@ var columns = Columns[transfer]{
 	Optional("held", func(x *transfer) *uint64 { return x.held }, func(n *uint64) string { return fmt.Sprint(*n) }),
 }
 
-// A table shows an optional column if one of its rows has a value there; columns without a heading are
-// only added up.
 func TestColumns(t *testing.T) {
 	held := uint64(7)
 	a, b := transfer{name: "a", bytes: 1e6, lost: 1}, transfer{name: "bb", bytes: 20, lost: 2, held: &held}

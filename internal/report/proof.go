@@ -30,8 +30,7 @@ func (f Findings) Err(noProof error) error {
 	return nil
 }
 
-// Prove returns noProof with the findings of all parts of a report, or nil if there are none. find
-// returns the name and the findings of a part.
+// Prove returns noProof with the findings of all parts, or nil if there are none.
 func Prove[T any](noProof error, parts []T, find func(*T) (name string, found Findings)) error {
 	var f Findings
 	for i := range parts {

@@ -1,8 +1,6 @@
-// Package rtnl has what vnic's guests do with network interfaces beside the single calls of
-// vishvananda/netlink: addresses and routes of net/netip, and changes to wait for (rtnetlink(7)).
+// Package rtnl changes and watches network interfaces, with addresses and routes of net/netip (rtnetlink(7)).
 //
-// Each call opens sockets of its own in the network namespace of its thread. Errors of the kernel
-// wrap syscall.Errno.
+// Each call opens sockets in the network namespace of its thread. Errors of the kernel wrap syscall.Errno.
 package rtnl
 
 import (
@@ -19,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddAddr adds an address to a link; the error is EEXIST if the link has it. An IPv6 address can be
-// used at once; with dad it is tentative until duplicate address detection has ended (RFC 4862, 5.4).
+// AddAddr adds an address to a link; EEXIST: the link has it. An IPv6 address can be used at once; with dad it
+// is tentative until duplicate address detection has ended (RFC 4862, 5.4).
 func AddAddr(l netlink.Link, p netip.Prefix, dad bool) error {
 	a := address(p)
 	if p.Addr().Is6() && !dad {
@@ -29,24 +27,22 @@ func AddAddr(l netlink.Link, p netip.Prefix, dad bool) error {
 	return netlink.AddrAdd(l, a)
 }
 
-// RemoveAddr removes an address from a link; the error is EADDRNOTAVAIL if the link does not have it.
+// RemoveAddr removes an address from a link; EADDRNOTAVAIL: the link does not have it.
 func RemoveAddr(l netlink.Link, p netip.Prefix) error { return netlink.AddrDel(l, address(p)) }
 
 func address(p netip.Prefix) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 }
 
-// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; the error is EEXIST if a
-// default route with the same metric exists. Linux removes an IPv4 route together with the link's
-// last IPv4 address.
+// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; EEXIST: there is one with the same
+// metric.
 func AddDefaultRoute(l netlink.Link, gateway netip.Addr, flags int) error {
 	return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice(), Flags: flags})
 }
 
-// BringUp sets the link's MTU (0: unchanged), brings the link up, and adds addresses without
-// duplicate address detection: they can be used at once. It skips an address if the kernel's error
-// for it satisfies ignore (nil: none does). added are the addresses that the link did not have
-// before, also after an error.
+// BringUp sets the link's MTU (0: unchanged), brings the link up, and adds addresses without duplicate address
+// detection, except those for which ignore (nil: never) accepts the kernel's error. added are the addresses
+// that the link did not have before, also after an error.
 func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (
 	added []netip.Prefix, err error) {
 	if mtu != 0 && mtu != l.Attrs().MTU {
@@ -68,8 +64,8 @@ func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Pr
 	return added, nil
 }
 
-// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths.
-// sys is the directory of sysfs.
+// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths. sys is
+// sysfs.
 func OfDriver(sys, driver string) (names []string, err error) {
 	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
 	places := map[string]string{}

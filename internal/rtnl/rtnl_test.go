@@ -13,15 +13,13 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// pair adds two connected links.
 func pair(t *testing.T) (a, b netlink.Link) {
 	t.Helper()
 	testkit.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "a"}, PeerName: "b"}))
 	return testkit.Must(netlink.LinkByName("a"))(t), testkit.Must(netlink.LinkByName("b"))(t)
 }
 
-// addrs returns a link's addresses as the kernel lists them, without the addresses that the kernel
-// itself has added.
+// addrs leaves out addresses that the kernel itself has added.
 func addrs(t *testing.T, l netlink.Link) (list []string) {
 	t.Helper()
 	for _, a := range testkit.Must(netlink.AddrList(l, netlink.FAMILY_ALL))(t) {
@@ -53,7 +51,6 @@ func TestBringUp(t *testing.T) {
 	if d := cmp.Diff([]string{"10.1.2.3/24 to 10.1.2.255", "10.3.0.1/31", "fd00::7/64"}, addrs(t, a)); d != "" {
 		t.Error(d)
 	}
-	// Addresses that the link has are not added again.
 	added, err = BringUp(a, 0, both, nil)
 	testkit.OK(t, err)
 	testkit.Equal(t, "added", len(added), 0)
@@ -93,7 +90,7 @@ func TestErrorsAreTheKernels(t *testing.T) {
 		testkit.ErrorIs(t, AddDefaultRoute(a, netip.MustParseAddr(c.gateway), c.flags), c.refused, c.gateway)
 	}
 	testkit.OK(t, RemoveAddr(a, p4))
-	testkit.OK(t, AddAddr(a, p4, false)) // with the address the kernel has removed the route
+	testkit.OK(t, AddAddr(a, p4, false)) // the kernel has removed the route
 	testkit.OK(t, AddDefaultRoute(a, netip.MustParseAddr("192.0.2.1"), unix.RTNH_F_ONLINK))
 }
 
@@ -105,7 +102,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	changes, stop, err := Watch()
 	testkit.OK(t, err)
 	p4, p6 := netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")
-	quiet := func() { // the kernel sends a change's events before its acknowledgement
+	quiet := func() { // a change's events come before its acknowledgement
 		for {
 			select {
 			case <-changes:
@@ -129,7 +126,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	if _, ok := <-changes; ok {
 		t.Error("a change after stop")
 	}
-	stop() // a second stop does nothing
+	stop()
 }
 
 func TestWatchOutlivesMoreChangesThanTheSocketHolds(t *testing.T) {

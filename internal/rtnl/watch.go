@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes of links and addresses from now on. The channel receives one value for any
-// number of changes since the last receive. It is closed after stop, which waits for that, or after
-// an error of the socket.
+// Watch reports changes of links and addresses from now on: one value for any number of changes since the last
+// receive. The channel is closed after stop, which waits for that, or after an error of the socket.
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {
@@ -25,13 +24,12 @@ func subscribe() (*netlink.Conn, error) {
 	})
 }
 
-// watch reads changes from c until an error or stop. It owns c.
 func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	out := make(chan struct{}, 1)
 	go func() {
 		defer close(out)
 		for {
-			// ENOBUFS: there were more changes than the socket holds.
+			// ENOBUFS: more changes than the socket holds.
 			if _, err := c.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
@@ -43,7 +41,7 @@ func watch(c *netlink.Conn) (changes <-chan struct{}, stop func()) {
 	}()
 	return out, func() {
 		_ = c.Close()
-		for range out { // until the goroutine has ended
+		for range out {
 		}
 	}
 }

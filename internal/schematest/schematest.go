@@ -1,5 +1,4 @@
-// Package schematest keeps JSON schemas equal to the Go types whose values vnic prints: it makes the schema of a field
-// from the field's key, its omitempty, its type and its comment.
+// Package schematest keeps JSON schemas equal to Go types.
 package schematest
 
 import (
@@ -19,9 +18,8 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// Holds compares the schema in a file with the schema that it makes from the type of v; with -update it writes the
-// file. The schema's descriptions are the Go comments of the packages in dirs, which are directories below the module's
-// directory root.
+// Holds compares the schema in a file with the schema of the type of v, whose descriptions are the Go comments
+// of the packages in dirs, directories below root, the module's directory; with -update it writes the file.
 func Holds(t *testing.T, file, title string, v any, root string, dirs ...string) {
 	t.Helper()
 	zero := json.Number("0")
@@ -37,12 +35,12 @@ func Holds(t *testing.T, file, title string, v any, root string, dirs ...string)
 		if t.PkgPath() == pkg {
 			return t.Name()
 		}
-		return t.String() // with the package's name: a type of another package may have the same name
+		return t.String() // packages may have types of the same name
 	}
 	for _, dir := range dirs {
 		testkit.OK(t, r.AddGoComments(module+dir, root+"/"+dir))
 	}
-	for name, text := range r.CommentMap { // the text has no line breaks
+	for name, text := range r.CommentMap {
 		r.CommentMap[name] = strings.Join(strings.Fields(text), " ")
 	}
 	s := r.Reflect(v)

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair makes a connected pair of stream sockets. The caller closes both.
+// Pair makes a connected pair of stream sockets.
 func Pair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_STREAM) }
 
-// MessagePair makes a connected pair of sockets that preserve message boundaries. The caller closes both.
+// MessagePair makes a connected pair of sockets that preserve message boundaries.
 func MessagePair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_SEQPACKET) }
 
 func pair(kind int) (a, b *net.UnixConn, err error) {
@@ -29,7 +29,7 @@ func pair(kind int) (a, b *net.UnixConn, err error) {
 	return a, b, nil
 }
 
-// Conn makes a connection from a descriptor, which it closes or takes over, also after an error.
+// Conn makes a connection from a descriptor, which it closes, also after an error.
 func Conn[C net.Conn](fd int) (c C, err error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()

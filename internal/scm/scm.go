@@ -1,9 +1,4 @@
-// Package scm sends and receives bytes with descriptors over Unix sockets (SCM_RIGHTS, unix(7)): a
-// Socket, as vhost-user, vfio-user and vnic's own protocols use it. FDs holds the received
-// descriptors, so that none leaks: Close closes the descriptors that nobody took, and Collect
-// closes descriptors beyond the limit at once.
-//
-// Descriptors come from a peer that may be hostile: CheckEvent checks whether a datapath may write to one.
+// Package scm sends and receives bytes with descriptors over Unix sockets (SCM_RIGHTS, unix(7)).
 package scm
 
 import (
@@ -15,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFDs is how many descriptors an FDs can hold: vfio-user's max_msg_fds. vhost-user sends 8 at most.
+// MaxFDs is how many descriptors an FDs can hold: vfio-user's max_msg_fds.
 const MaxFDs = 16
 
 // ErrAncillary is the cause of errors for control messages that the protocol does not allow.
 var ErrAncillary = errors.New("bad ancillary data")
 
-// FDs holds the descriptors that came with a message. A caller that keeps a descriptor takes it;
-// Close closes the others. The zero FDs is ready for use.
+// FDs holds the descriptors that came with a message, until they are taken or closed. The zero FDs is ready for
+// use.
 type FDs struct {
-	// Discard closes a descriptor that was not taken; nil: Close. The descriptor may be of any kind, and close(2) of
-	// some kinds waits for a server that the peer runs: dma.Space.Discard handles these.
+	// Discard closes a descriptor that was not taken; nil: Close. close(2) of some kinds of descriptors waits for a
+	// server that the peer runs.
 	Discard func(fd int)
 
 	fd [MaxFDs]int
@@ -64,8 +59,8 @@ func (d *FDs) discard(fd int) {
 	}
 }
 
-// Collect adds the descriptors in control messages. It closes the descriptors by which d would hold
-// more than limit or MaxFDs, and returns an error about them. Errors wrap ErrAncillary.
+// Collect adds the descriptors in control messages, and closes those beyond limit or MaxFDs. Errors wrap
+// ErrAncillary.
 func (d *FDs) Collect(oob []byte, limit int) error {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -95,10 +90,10 @@ func (d *FDs) Collect(oob []byte, limit int) error {
 	return nil
 }
 
-// Close closes fd, an eventfd or socket, unless it is -1.
+// Close closes fd unless it is -1.
 func Close(fd int) {
 	if fd >= 0 {
-		_ = unix.Close(fd) // an error (EIO) is ignored: the descriptor is closed all the same
+		_ = unix.Close(fd) // EIO: the descriptor is closed all the same
 	}
 }
 
@@ -114,12 +109,9 @@ func Dup(fd int) (int, error) {
 	return n, nil
 }
 
-// CheckEvent makes sure that fd is an eventfd, which is what every Linux peer sends
-// (vhost-user.rst, "Support for platforms other than Linux", allows pipes elsewhere), and makes it
-// non-blocking. Its later owner reads and writes it on a datapath: anything else (a full
-// pipe, a file on FUSE) could stop that for ever.
-//
-// O_NONBLOCK belongs to the open file, so the peer sees it as well. QEMU and DPDK set it themselves.
+// CheckEvent returns an error unless fd is an eventfd, and makes it non-blocking: reads and writes of anything
+// else (a full pipe, a file on FUSE) could stop a datapath for ever. O_NONBLOCK belongs to the open file, so
+// the peer sees it as well.
 func CheckEvent(fd int) error {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err != nil {

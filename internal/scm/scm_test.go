@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// open returns n descriptors, which the test must close or pass on.
 func open(t *testing.T, n int) []int {
 	t.Helper()
 	fds := make([]int, n)
@@ -30,7 +29,6 @@ func closed(fd int) bool {
 	return errors.Is(err, unix.EBADF)
 }
 
-// Close closes the received descriptors that were not taken, and descriptors above the limit are closed.
 func TestEveryDescriptorHasOneOwner(t *testing.T) {
 	fds := open(t, 5)
 	var d scm.FDs
@@ -83,7 +81,6 @@ func TestDup(t *testing.T) {
 	}
 }
 
-// CheckEvent refuses files at which a datapath's write could block.
 func TestCheckEvent(t *testing.T) {
 	fd := open(t, 1)[0]
 	defer scm.Close(fd)

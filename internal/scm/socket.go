@@ -10,24 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket receives and sends bytes and the descriptors that come with them. One goroutine at a time may receive. On a
-// stream one goroutine at a time may send; on a SOCK_SEQPACKET socket several may.
+// Socket receives and sends bytes with descriptors. One goroutine at a time may receive. On a stream one
+// goroutine at a time may send; on a SOCK_SEQPACKET socket several may.
 type Socket struct {
 	*net.UnixConn
-	MaxFDs int   // the most descriptors in one message; at most the constant of this name
-	Bad    error // the cause of errors about descriptors
+	MaxFDs int   // in one message, at most; at most the constant of this name
+	Bad    error // cause of errors about descriptors
 	oob    [16 + 4*MaxFDs]byte
 }
 
-// ReadFDs reads available bytes, at most len(b), and the descriptors that come with them, even if
-// it returns an error: io.EOF at the end of the stream.
+// ReadFDs reads available bytes, at most len(b), and the descriptors that come with them, even if it returns an
+// error: io.EOF at the end of the stream.
 //
-// There is space for the control message of exactly MaxFDs descriptors: the kernel drops the rest
-// and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than
-// needed does no harm.)
+// There is space for exactly MaxFDs descriptors (struct cmsghdr is 16 bytes on 64-bit machines): the kernel
+// drops the rest and sets MSG_CTRUNC.
 func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
-	if oobn > 0 { // collect them first: they are open, even if there is an error
+	if oobn > 0 { // they are open, even if there is an error
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
 			return n, fmt.Errorf("%w: %w", err, s.Bad)
 		}
@@ -44,9 +43,8 @@ func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	return n, nil
 }
 
-// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte.
-// Without descriptors it uses write(2): a process in a sandbox may not be allowed to call
-// sendmsg(2).
+// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte. Without
+// descriptors it uses write(2): a sandbox may forbid sendmsg(2).
 func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	if len(fds) == 0 {
 		_, err := s.Write(b)
@@ -65,8 +63,8 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	return nil
 }
 
-// Control calls f with the descriptor of a socket, or of a file that Go's runtime can wait for, and returns f's
-// error. The socket still owns the descriptor.
+// Control calls f with the descriptor of a socket or file, which still owns the descriptor, and returns f's
+// error.
 func Control(socket any, f func(fd int) error) error {
 	c, ok := socket.(syscall.Conn)
 	if !ok {

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Messages over a socket arrive with their descriptors. Too many descriptors, or the end of the stream, is an error.
 func TestSocketCarriesDescriptors(t *testing.T) {
 	testkit.CheckFDs(t)
 	a, b := testkit.SocketPair(t)

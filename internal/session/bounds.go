@@ -27,7 +27,7 @@ func Bytes(flag string, v, most uint64) error {
 	return nil
 }
 
-// Patience returns an error unless a flag's value, a time to wait, is from 1 ms to 1 hour.
+// Patience returns an error unless a flag's value is from 1 ms to 1 hour.
 func Patience(flag string, v time.Duration) error {
 	if v < time.Millisecond || v > time.Hour {
 		return fmt.Errorf("%s %v: 1ms to 1h", flag, v)
@@ -44,8 +44,7 @@ func OneOf(flag, v string, list ...string) error {
 	return fmt.Errorf("%s %s: %s or %s", flag, v, strings.Join(list[:last], ", "), list[last])
 }
 
-// Family returns an error unless family is 4 or 6, for IPv4 or IPv6, and the MTU is large enough for it (RFC 8200,
-// section 5).
+// Family returns an error unless family is 4 or 6, and the MTU is large enough for it (RFC 8200, section 5).
 func Family(family, mtu int) error {
 	switch {
 	case family != 4 && family != 6:
@@ -56,7 +55,7 @@ func Family(family, mtu int) error {
 	return nil
 }
 
-// Modes returns an error unless modes has at least one element and each is a mode of transfer.
+// Modes returns an error unless modes has only modes of transfer, and at least one.
 func Modes(modes []string) error {
 	for _, m := range modes {
 		if m != transfer.Devmem && m != transfer.Copy {

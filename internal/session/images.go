@@ -11,11 +11,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Images finds or fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of
-// these models. If interfaces is true, the initramfs also has the kernel's drivers for the NICs,
-// because the host asks the guest's kernel for the MAC of each NIC before vnic's driver takes it.
-// more lists further modules that some guests need. The caller closes the Images, unless there is
-// an error.
+// Images fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of these models: with the
+// kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the result.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)
@@ -45,8 +42,7 @@ func Images(ctx context.Context, o assets.Options, models []string, interfaces b
 	return im, nil
 }
 
-// Modules lists the kernel modules that a guest loads for NICs of a model; interfaces is as in
-// Images.
+// Modules lists the kernel modules that a guest loads for NICs of a model; interfaces is as in Images.
 func Modules(im *machine.Images, model string, interfaces bool) []string {
 	modules := slices.Clone(machine.SoftwareFor(model).Modules)
 	if interfaces {
@@ -55,8 +51,8 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 	return modules
 }
 
-// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's
-// kernel keeps a part of the memory for the kernel's page structures: 8 MiB of 128 in a measurement.
+// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's kernel
+// needs a part of it for page structures: 8 MiB of 128 in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
@@ -64,9 +60,8 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// room returns how much of a GPU's memory a guest can always allocate for one window. For a node it
-// is less than Usable, because the kernel may use some of the pages: once only 222 of 224 usable MiB
-// were free.
+// room returns how much of a GPU's memory a guest can allocate for one window. For a node it is less than
+// Usable: once only 222 of 224 usable MiB were free.
 func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
@@ -78,8 +73,7 @@ func room(m lab.Model, memory uint64) uint64 {
 const (
 	nodeMargin = 16 << 20
 
-	// Usable leaves the kernel an 8th of a node, and at least nodeLeast bytes.
-	nodeShare = 8        // the kernel's need varies: a 16th was too little in one of five runs
+	nodeShare = 8        // a 16th was too little in one of five runs
 	nodeLeast = 24 << 20 // with 16 MiB, a GPU of 128 MiB once had a page too few on Linux 7.3.4
 
 	// HugePage is the size of the pages in which a guest takes a node's memory.

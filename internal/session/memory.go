@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Memory is the part of a GPU's memory that a guest uses: all of the memory or, if the GPU is a
-// NUMA node, a window: the pages that the guest has allocated from the node. Its methods read and
-// write this memory from the host, without the guest. Offsets count from the beginning of the part.
+// Memory is the part of a GPU's memory that a guest uses: all of it or, if the GPU is a NUMA node, a window:
+// the pages that the guest has allocated. Its methods access this memory from the host. Offsets count from the
+// beginning of the part.
 type Memory struct {
-	Name   string // the guest's name, for messages
+	Name   string // for messages
 	GPU    *gpumem.GPU
-	Window []kernelnic.Extent // where the guest's window lies; nil: the guest uses all of the GPU's memory
+	Window []kernelnic.Extent // nil: the guest uses all of the GPU's memory
 }
 
 // Extents returns where in the GPU's memory the guest's bytes [off, off+n) lie.
@@ -57,8 +57,8 @@ func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) 
 	return err
 }
 
-// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit
-// bytes, until each fails or ctx ends.
+// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit bytes, until
+// each fails or ctx ends.
 func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
 	f := func(b []byte) error {
 		if err := context.Cause(ctx); err != nil {
@@ -78,7 +78,7 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	})
 }
 
-// withCopier calls f on a goroutine where a fault in mapped memory becomes an error (dma.Go), and waits for it.
+// withCopier calls f on a goroutine where a fault in mapped memory becomes an error (dma.Go).
 func withCopier(f func(c *dma.Copier) error) error {
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
@@ -86,11 +86,10 @@ func withCopier(f func(c *dma.Copier) error) error {
 	return <-errc
 }
 
-// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB. pos is the position of a
-// piece in this range. Several workers, at most one for each processor, call f at the same time, until
-// one call fails or ctx ends.
+// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, at the same time from several
+// goroutines, until one call fails or ctx ends. pos is the position of a piece in this range.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
-	const share = 16 << 20 // bytes that a worker takes at a time
+	const share = 16 << 20 // bytes
 	var next atomic.Uint64
 	eg, ctx := errgroup.WithContext(ctx)
 	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
@@ -146,8 +145,7 @@ func Pattern(seed uint64) Content {
 	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
-// each calls f with the first n bytes of c, in pieces of at most 1 MiB, until f fails or ctx ends. pos
-// is the position of a piece.
+// each calls f with the first n bytes of c, in pieces, until f fails or ctx ends.
 func (c Content) each(ctx context.Context, n uint64, f func(b []byte, pos uint64) error) error {
 	b := make([]byte, min(n, 1<<20))
 	for pos := uint64(0); pos < n; pos += uint64(len(b)) {
@@ -171,7 +169,7 @@ func (c Content) SHA256(ctx context.Context, n uint64) (d [sha256.Size]byte, err
 	return d, err
 }
 
-// Fill writes to [off, off+n) the first n bytes of gen, in pieces of at most 1 MiB.
+// Fill writes the first n bytes of gen to [off, off+n).
 func (m *Memory) Fill(ctx context.Context, off, n uint64, gen Content) error {
 	return gen.each(ctx, n, func(b []byte, pos uint64) error { return m.Write(off+pos, b) })
 }
@@ -185,8 +183,7 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	})
 }
 
-// Differs compares the n bytes at off with the first n bytes of gen. It returns the position of the first byte that
-// differs, or n.
+// Differs returns the position of the first of the n bytes at off that differs from gen's, or n.
 func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
 	return m.FirstWrong(ctx, off, n, func(b []byte, pos uint64) int {
 		want := make([]byte, len(b))
@@ -202,8 +199,9 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 	})
 }
 
-// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how many bytes
-// of a piece at position pos are right before the first wrong one. Several workers call match at the same time.
+// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how
+// many bytes of a piece at position pos are right before the first wrong one; several goroutines call it at the
+// same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

@@ -22,15 +22,15 @@ import (
 // NodeConfig describes how a guest takes a NIC: starts a driver and a network stack on it.
 type NodeConfig struct {
 	Port   *lab.Port
-	GPU    *gpumem.GPU // the GPU that the guest uses with the NIC
-	Family int         // 4 or 6
-	Bind   int         // how many receive queues the guest binds to GPU memory, the last ones
+	GPU    *gpumem.GPU
+	Family int // 4 or 6
+	Bind   int // receive queues that the guest binds to GPU memory, the last ones
 	Loss   transfer.Loss
-	Window uint64 // if the GPU is a NUMA node: how many bytes the guest allocates from it, in whole huge pages
-	Device string // the NIC's PCI address or interface name in the guest; "": the guest has no other NIC
-	Number int    // of the transfer.Node, by which the guest's agent finds it
+	Window uint64 // if the GPU is a NUMA node: bytes that the guest allocates from it, in whole huge pages
+	Device string // PCI address or interface name in the guest; "": the guest has no other NIC
+	Number int    // of the transfer.Node, for the guest's agent
 
-	Gateways []netip.Addr // default routes, of the address family Family
+	Gateways []netip.Addr // default routes
 	Log      *slog.Logger
 }
 
@@ -67,19 +67,18 @@ func (c *NodeConfig) Queues() (list []int) {
 // Node is a NIC and a GPU that a guest uses together, with its stack on the NIC.
 type Node struct {
 	*Guest
-	Memory // the part of the GPU's memory that the guest uses
+	Memory // that the guest uses
 	Config NodeConfig
 	Port   *lab.Port
-	Ops    transfer.Guest // requests to the guest; nil: the guest has not taken the NIC
+	Ops    transfer.Guest // nil: the guest has not taken the NIC
 	Name   string         // in messages
 	P2P    bool           // the NIC addresses the GPU's memory directly
 
-	near *transfer.Node // for a guest in this process: the Node in Ops, if Close closes it; else nil
+	near *transfer.Node // in this process: the Node in Ops, if Close closes it; else nil
 }
 
-// Take makes the guest start its driver and its network stack on the NIC. A guest in this process
-// drives the NIC over a vhost-user socket, as QEMU does. first is a Node on which Take has been
-// called for the same NIC, or nil; in this process n shares the stack of first.
+// Take makes the guest start its driver and its network stack on the NIC. first is a Node that has taken the
+// same NIC, or nil; in this process n shares its stack.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
 	case n.QEMU != nil:
@@ -99,7 +98,7 @@ func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	return err
 }
 
-// Close closes the stack and the driver of a guest in this process. For a guest in QEMU it does nothing.
+// Close closes the stack and the driver of a guest in this process.
 func (n *Node) Close() error {
 	if n.near == nil {
 		return nil
@@ -107,8 +106,7 @@ func (n *Node) Close() error {
 	return n.near.Close()
 }
 
-// inProcess starts a driver and a stack in this process as a guest, which drives the NIC over a
-// vhost-user socket, as QEMU does. The caller closes the Node.
+// inProcess starts a driver and a stack in this process as a guest.
 func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	n, err := c.Port.InProcess(driver.Options{QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Log: c.Log})
 	if err != nil {
@@ -121,8 +119,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU start its driver and its network stack on a NIC. If the GPU is a NUMA
-// node, window lists where in the GPU's memory the pages lie that the guest has allocated.
+// setup makes a guest in QEMU start its driver and its network stack on a NIC. window is for a GPU that is a
+// NUMA node.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -146,8 +144,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate asks a guest's agent for the names of these NICs. A NIC's name is its interface's name if
-// Linux drives the NIC during the run (Model.Kernel), else its PCI address.
+// Locate asks a guest's agent for the names of these NICs: of the interface if Linux drives the NIC
+// (Model.Kernel), else the PCI address.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {
@@ -168,8 +166,8 @@ func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []
 	return devices, nil
 }
 
-// checkTranslation returns an error if a guest has an IOMMU and its kernel does not translate the addresses of
-// a NIC that the guest has taken.
+// checkTranslation returns an error if a guest has an IOMMU and its kernel does not translate the NIC's
+// addresses.
 func checkTranslation(hw *lab.Machine, nic *lab.Port) error {
 	if !hw.IOMMU || nic.Translated() {
 		return nil

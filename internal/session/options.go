@@ -16,44 +16,42 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Options are the options of commands that request the same of every guest.
+// Options are the options of a Set.
 type Options struct {
 	Common
 	lab.Impairment
 	lab.NICOptions // for all NICs
 
-	Guests    int          // number of guests, 1 to MaxGuests; with a Lab: only its first ones, 0 for all
-	NIC       []string     // the models of the guests' NICs, by guest; further guests have the last model
-	Lab       *labfile.Lab // describes the guests; nil: each guest has one NIC and one GPU
+	Guests    int          // 1 to MaxGuests; with a Lab: only its first ones, 0 for all
+	NIC       []string     // models, by guest; further guests have the last one
+	Lab       *labfile.Lab // nil: each guest has one NIC and one GPU
 	Family    int          // 4 or 6
-	Hotplug   bool         // GPUs can be removed while guests run; with a Lab its file decides that
-	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; with a Lab its file decides that
-	Memory    uint64       // RAM of each guest, in bytes
+	Hotplug   bool         // GPUs can be removed; a Lab decides that itself
+	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab decides that itself
+	Memory    uint64       // of each guest, in bytes
 	GPUMemory uint64       // of each GPU, in bytes
 	P2P       P2P
-	Window    uint64   // how many bytes of its GPU's memory each guest needs
-	Windows   []uint64 // overrides Window for the first guests, one value a guest
-	Bind      int      // how many receive queues of a NIC the guest binds to GPU memory; 0: 1
+	Window    uint64   // bytes of its GPU's memory that each guest needs
+	Windows   []uint64 // overrides Window for the first guests
+	Bind      int      // receive queues that a guest binds to GPU memory; 0: 1
 
-	Modes    []string                              // of transfers, transfer.Devmem or transfer.Copy, one after the other
-	Progress func(mode string, done, total uint64) // called with the bytes that a mode has moved; may be nil
+	Modes    []string                              // transfer.Devmem or transfer.Copy
+	Progress func(mode string, done, total uint64) // with the bytes that a mode has moved; may be nil
 
 	Servers []Server          // run as further guests
 	Gateway *lab.GatewayFlags // nil: the lab has no gateway
 
-	Hook func(*Set) // tests: called with the Set before its guests boot
+	Hook func(*Set) // tests: before guests boot
 }
 
-// Server describes a guest without a GPU, whose kernel drives its NIC. It serves the other guests,
-// or checks what they did. It always runs in QEMU.
+// Server describes a guest without a GPU, whose kernel drives its NIC. It runs in QEMU.
 type Server struct {
 	Name    string
 	Model   string   // of its NIC
-	Modules []string // that its kernel loads, besides the NIC's driver
+	Modules []string // besides the NIC's driver
 	Disks   []qemu.Disk
 }
 
-// serverRAM is the RAM of each Server's guest, in bytes.
 const serverRAM = 384 << 20
 
 // MaxGuests is the largest number of guests of a command.
@@ -65,8 +63,7 @@ func Defaults() Options {
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig returns the configuration of a command's broker, the process outside of the sandbox:
-// it passes commands to the QEMUs' monitors, and opens connections for the gateway.
+// BrokerConfig returns the configuration of the broker, the process outside of the sandbox.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -77,10 +74,9 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// noPorts is the default of the gateway's flag for ports of this machine: guests reach none of them.
+// noPorts means that guests reach no ports of this machine.
 const noPorts = "none"
 
-// services returns the services that the options add to the lab: the gateway, if the user has enabled it.
 func (o *Options) services() ([]lab.Service, error) {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil, nil
@@ -112,14 +108,13 @@ func (o *Options) GatewayAddr() netip.Addr {
 	return v4.Addr()
 }
 
-// OnHost reports whether host is this machine, which guests reach at the gateway's address.
+// OnHost reports whether host is this machine.
 func OnHost(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
 		err == nil && a.IsLoopback()
 }
 
-// gateways returns the default routes of each guest: the gateway's address, or none without a gateway.
 func (o *Options) gateways() []netip.Addr {
 	if o.Gateway == nil || o.Gateway.Off() {
 		return nil
@@ -127,15 +122,15 @@ func (o *Options) gateways() []netip.Addr {
 	return []netip.Addr{o.GatewayAddr()}
 }
 
-// Show passes the progress of a mode, in bytes, to Progress, if Progress is set.
+// Show passes the progress of a mode, in bytes, to Progress, if that is set.
 func (o *Options) Show(mode string, done, total uint64) {
 	if o.Progress != nil {
 		o.Progress(mode, done, total)
 	}
 }
 
-// LinkLoss returns transfer.LinkLoss if links with this impairment, or a lab's links (nil: there is no lab file), may
-// lose segments, else transfer.NoLoss.
+// LinkLoss returns transfer.LinkLoss if links with this impairment, or of the lab (may be nil), may lose
+// segments, else transfer.NoLoss.
 func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	if i.Lossy() || l.MayLose() {
 		return transfer.LinkLoss
@@ -143,7 +138,6 @@ func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	return transfer.NoLoss
 }
 
-// window returns how many bytes of its GPU's memory guest i needs.
 func (o *Options) window(i int) uint64 {
 	if i < len(o.Windows) {
 		return o.Windows[i]
@@ -153,7 +147,6 @@ func (o *Options) window(i int) uint64 {
 
 func (o *Options) bind() int { return max(1, o.Bind) }
 
-// model returns the model of guest i's NIC.
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
 // Describe returns the description of the lab, with the Servers after the other guests.
@@ -192,8 +185,7 @@ func (o *Options) Describe() (d lab.Description, err error) {
 	return d, nil
 }
 
-// enough returns an error if this machine's memory does not suffice for all guests. With a Lab it
-// checks nothing: the command that read the lab file has done so.
+// enough returns an error if this machine's memory does not suffice. With a Lab it checks nothing.
 func (o *Options) enough() error {
 	each := o.GPUMemory
 	if !o.InProc {
@@ -209,7 +201,6 @@ func (o *Options) enough() error {
 	return nil
 }
 
-// addServers appends the Servers to the guests of d.
 func (o *Options) addServers(d *lab.Description) {
 	for _, s := range o.Servers {
 		d.Guests = append(d.Guests, lab.Guest{Name: s.Name,
@@ -217,8 +208,7 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use. It
-// is for commands with one guest.
+// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err
@@ -232,7 +222,6 @@ func (o *Options) Only() (name string, has uint64, err error) {
 	return g.Name, room(m, g.GPUs[first(g)].Memory), nil
 }
 
-// first returns the index of the first GPU that a guest's first NIC may address, or -1.
 func first(g *lab.Guest) int {
 	for i := range g.GPUs {
 		if g.NICs[0].Reaches(i) {

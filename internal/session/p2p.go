@@ -9,11 +9,10 @@ import (
 	"strings"
 )
 
-// P2P is the value of the flag that selects the guests whose NICs reach GPU memory directly. The
-// zero P2P selects all.
+// P2P is a flag that selects the guests whose NICs reach GPU memory directly. The zero P2P selects all.
 type P2P struct {
-	given string // the flag's text
-	not   []int  // numbers of the guests whose NICs do not reach GPU memory
+	given string
+	not   []int // the others' numbers
 }
 
 // Type implements pflag.Value.

@@ -17,9 +17,9 @@ import (
 
 // Place is payload by the kind of memory that a NIC read it from or wrote it to, in bytes.
 type Place struct {
-	Device  uint64 `json:"device"`  // in buffers of a GPU that are registered
+	Device  uint64 `json:"device"`  // in registered buffers of a GPU
 	Host    uint64 `json:"host"`    // in all other memory
-	Bounced uint64 `json:"bounced"` // part of Host: through a bounce buffer, as the NIC does not reach the GPU
+	Bounced uint64 `json:"bounced"` // part of Host: the NIC does not reach the GPU
 }
 
 // Add adds to p the payload that a NIC counted in one direction between two readings of its counters.
@@ -29,13 +29,13 @@ func (p *Place) Add(now, before control.DirCounters) {
 	p.Bounced += now.BouncedBytes - before.BouncedBytes
 }
 
-// Where is the Place of a connection's payload, retransmissions included, and the number of retransmitted bytes.
+// Where is the Place of a connection's payload, retransmissions included, and their bytes.
 type Where struct {
 	Place
-	Retransmitted uint64 `json:"retransmitted"` // bytes, which Device and Host include
+	Retransmitted uint64 `json:"retransmitted"` // included in Device and Host
 }
 
-// Add adds to w the payload that a NIC counted in one direction between two readings of its counters.
+// Add adds to w what a NIC counted in one direction between two readings of its counters.
 func (w *Where) Add(now, before control.DirCounters) {
 	w.Place.Add(now, before)
 	w.Retransmitted += now.RetransBytes - before.RetransBytes
@@ -44,26 +44,24 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload returns the sum of the payload in all kinds of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done returns true, for a limited time. done reports whether the NICs' workers
-// have counted all that they delivered: a worker counts a packet after it has delivered it.
+// Settle waits until done returns true, for a limited time: a NIC's worker counts a packet after it has
+// delivered it.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Traffic is the payload that a guest's NIC sends and receives during a measurement, retransmissions included.
+// Traffic is the payload that a guest's NIC sends and receives, retransmissions included.
 type Traffic struct {
 	TX Place `json:"tx"`
 	RX Place `json:"rx"`
 }
 
-// Pool is the size of the page pool, in bytes, of a guest that exchanges data with a server. The
-// pool is at offset 0 of the guest's GPU memory; the NIC puts received packets there. The data lies
-// behind the pool.
+// Pool is the size of a guest's page pool, in bytes, at offset 0 of its GPU memory; the data lies behind it.
 const Pool = 16 << 20
 
-// Poison is the value of every byte of GPU memory to which no data has been written yet.
+// Poison is the value of bytes of GPU memory to which no data has been written yet.
 const Poison = 0x5a
 
 // Pages rounds n bytes up to whole pages.
@@ -83,27 +81,28 @@ func (s *Set) Head() Head {
 	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
 }
 
-// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds together.
+// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds
+// together.
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
-	Looked   uint64  `json:"looked_bytes"` // bytes of the protocol's headers that the guest's CPUs read in device memory
-	HostCame uint64  `json:"host_bytes"`   // received bytes that arrived in host memory, as the guest counts them
+	Looked   uint64  `json:"looked_bytes"` // of the protocol's headers that the guest's CPUs read in device memory
+	HostCame uint64  `json:"host_bytes"`   // received in host memory, as the guest counts them
 	Traffic
 	Retransmits uint64 `json:"retransmitted_segments"`
 	// Verified reports whether every byte is right; null: the right content is not known.
 	Verified *bool  `json:"verified"`
 	By       string `json:"verified_by,omitempty"` // with what the bytes were compared
-	SHA256   string `json:"sha256,omitempty"`      // of the received data, one digest a round, with commas between
+	SHA256   string `json:"sha256,omitempty"`      // of the received data, one digest a round
 	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 
-	cpu float64 // the guest's CPU time so far, in seconds
+	cpu float64 // so far, in seconds
 }
 
-// Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and
-// the round's cost in the guest. If send is true, the guest sends the data, else it receives them. Meter waits (Settle)
-// until the guest's NIC has counted as many bytes of payload, and adds the payload of all connections to m.
+// Meter adds a round to m. f moves the data, and returns the round's Bytes, Looked and HostCame, and its cost
+// in the guest. send: the guest sends the data. Meter waits (Settle) until the guest's NIC has counted as many
+// bytes.
 func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, transfer.Cost, error)) error {
 	before, _ := n.Port.NIC().PortCounters()
 	round, cost, err := f()
@@ -129,9 +128,8 @@ func (m *Moved) Meter(ctx context.Context, n *Node, send bool, f func() (Moved, 
 	return nil
 }
 
-// Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the
-// position of the first byte that differs from the bytes that gen makes, or n if no byte differs or
-// gen is nil.
+// Compare adds to m the digest of the n bytes that a round wrote to g's GPU memory. It returns the position of
+// the first byte that differs from gen's, or n. gen may be nil.
 func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen Content) (uint64, error) {
 	d, err := g.SHA256(ctx, Pool, n)
 	if err != nil {
@@ -144,7 +142,7 @@ func (m *Moved) Compare(ctx context.Context, g *Node, n uint64, gen Content) (ui
 	return g.Differs(ctx, Pool, n, gen)
 }
 
-// Done computes CPUPerGB after the last round, for a guest in QEMU.
+// Done computes CPUPerGB after the last round.
 func (m *Moved) Done(inProc bool) {
 	if !inProc && m.Bytes > 0 {
 		cost := m.cpu / (float64(m.Bytes) / 1e9)
@@ -152,10 +150,10 @@ func (m *Moved) Done(inProc bool) {
 	}
 }
 
-// Rate returns the rate in units of 10^6 bytes a second, as text for a table.
+// Rate returns the rate in 10^6 bytes a second, as text.
 func (m *Moved) Rate() string { return fmt.Sprintf("%.1f", report.PerSecond(m.Bytes, m.Seconds)/1e6) }
 
-// LookedShare returns Looked, divided by the size of the data.
+// LookedShare returns Looked, divided by Bytes.
 func (m *Moved) LookedShare() float64 {
 	if m.Bytes == 0 {
 		return 0
@@ -163,9 +161,8 @@ func (m *Moved) LookedShare() float64 {
 	return float64(m.Looked) / float64(m.Bytes)
 }
 
-// Misplaced lists findings about payload that was in another memory than the mode requires. place
-// is the memory in which the NIC saw the data; hostCame is true if bytes arrived in host memory
-// that should have arrived in GPU memory.
+// Misplaced lists findings about payload in another memory than the mode requires. place has what the NIC
+// counted; hostCame: bytes arrived in host memory instead of GPU memory.
 func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f report.Findings) {
 	direct := mode == transfer.Devmem
 	f.If(direct && p2p && place.Device < m.Bytes, "%d bytes of payload, and device memory saw %d", m.Bytes, place.Device)
@@ -177,7 +174,7 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	return f
 }
 
-// Percent formats a share for people: with two significant digits below 1 %, else with one decimal.
+// Percent formats a share with two significant digits below 1 %, else with one decimal.
 func Percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:

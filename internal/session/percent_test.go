@@ -8,7 +8,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// Percent prints two significant digits of a share below 1 %, and one decimal of other shares.
 func TestShareHasFewDigits(t *testing.T) {
 	for share, want := range map[float64]string{0: "0 %", 512.0 / (1 << 20): "0.049 %", 1e-9: "<0.001 %",
 		0.0000123: "0.0012 %",

@@ -1,12 +1,6 @@
-// Package session boots the guests of a command, in QEMU or in this process, and makes each guest
-// start a driver and a network stack on its NICs: the guest takes them. Each NIC that the command
-// uses gets a transfer.Node, which moves data in the guest at the command's request.
-//
-// The package has what all commands with guests share: it finds the images that guests boot from,
-// starts the guests behind the sandbox, finds a guest's NICs in the guest by their MACs, computes how
-// much of a GPU's memory a guest can use and where in the GPU that part lies, and finds the guest that
-// caused an error by ending. `vnic run` uses a [Session] directly; a [Set] is for commands that request
-// the same of every guest.
+// Package session boots the guests of a command, in QEMU or in this process, and makes each guest start a
+// driver and a network stack on its NICs: the guest takes them. A [Set] is a [Session] that is made from
+// [Options].
 package session
 
 import (
@@ -36,22 +30,21 @@ import (
 
 // Common are the options of every command that starts guests.
 type Common struct {
-	InProc   bool       // guests in this process; else in QEMU
-	Accel    qemu.Accel // how QEMU runs guests
+	InProc   bool // else in QEMU
+	Accel    qemu.Accel
 	Fetch    assets.Options
 	Log      *slog.Logger
-	Services []lab.Service // further services of the lab: counters, a capture
+	Services []lab.Service // further ones of the lab
 
-	Stage func(Step)                       // called when a stage begins; may be nil
-	Note  func(format string, args ...any) // shows the user a message; may be nil
-	Pause string                           // the stage in which the command waits for ever (tests)
-	Alive *limit.Guests                    // records what each guest does, for the error of Timeout; may be nil
+	Stage func(Step)                       // may be nil
+	Note  func(format string, args ...any) // for the user; may be nil
+	Pause string                           // tests: the command waits for ever in this stage
+	Alive *limit.Guests                    // what each guest does, for the error of Timeout; may be nil
 
-	Timeout time.Duration // the command ends after it, with a *limit.Error; 0: no limit
+	Timeout time.Duration // ends the command with a *limit.Error; 0: no limit
 
-	// Confine restricts this process to its sandbox. With guests in QEMU a Session calls it when all QEMUs have started,
-	// before this process accepts a connection of their devices; with InProc at the end of Setup. From then on Broker
-	// does for the process what the sandbox forbids. Both or neither may be nil.
+	// Confine restricts this process to its sandbox: with guests in QEMU when all QEMUs have started, with InProc
+	// at the end of Setup. From then on Broker does what the sandbox forbids. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
 }
@@ -64,7 +57,6 @@ func (o *Common) Check() error {
 	return limit.Check(o.Timeout)
 }
 
-// Step describes a stage that begins.
 type Step struct {
 	Stage         string
 	Mode          string // "" before the first transfer
@@ -93,41 +85,38 @@ func (o *Common) Tell(format string, args ...any) {
 // World is what a Session opens.
 type World struct {
 	Lab    lab.Description
-	Guests []BootConfig // of the lab's first machines; this process drives the NICs of further machines
-	// Models are the device models of the NICs of guests in QEMU; Modules are the kernel modules that
-	// these guests load besides the modules that a NIC's model needs. With Interfaces, a guest also
-	// loads Linux's drivers of its NICs, so that Locate can find each NIC by its MAC address.
+	Guests []BootConfig // of the lab's first machines; this process drives the NICs of others
+	// Models are the models of the NICs of guests in QEMU; Modules are further kernel modules. With Interfaces,
+	// guests also load Linux's drivers of their NICs, so that Locate can find each NIC by its MAC address.
 	Models     []string
 	Modules    []string
 	Interfaces bool
-	// Images, if set, is called in place of a fetch of Models and Modules. The caller of Open closes the Images.
+	// Images, if set, replaces the fetch of Models and Modules. The caller of Open closes the Images.
 	Images   func(context.Context) (*machine.Images, error)
-	Services []lab.Service // they start before Common.Services
+	Services []lab.Service // before Common.Services
 	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
 	Storm    uint          // lab.Options.Storm
-	Enough   func() error  // an error if the host's memory does not suffice for all guests; nil: no check
-	// Started is called when a guest has booted, with a context that ends when another guest fails. It may be nil.
+	Enough   func() error  // an error if the host's memory does not suffice; nil: no check
+	// Started is called when a guest has booted; ctx ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
-	During  string // for the message about a guest that ended: when it ended; "": "in the middle of the run"
-	// Keep makes a file of this name that outlives the run. It returns a nil file if the user keeps
-	// none. If Keep is nil, the command keeps nothing.
+	During  string // when a guest ended, for a message; "": "in the middle of the run"
+	// Keep makes a file that outlives the run, or returns nil if the user keeps none. It may be nil.
 	Keep func(name string) (*os.File, error)
 }
 
 // BootConfig describes how a guest in QEMU boots.
 type BootConfig struct {
-	Title     string // the guest's name in messages; "": "guest " and its name in the lab
+	Title     string // in messages; "": "guest " and its name in the lab
 	Memory    uint64 // RAM, in bytes
 	CPUs      int    // 0: 1
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
-	Load      func(*machine.Images) []string // the Images' kernel modules that the guest loads; nil: all
-	// Complete sets further fields of the Config. The function done that it returns is called when the guest has booted
-	// or failed to. Complete may be nil.
+	Load      func(*machine.Images) []string // modules that the guest loads; nil: all of the Images
+	// Complete changes the Config; done is called when the guest has booted or failed to. It may be nil.
 	Complete func(*machine.Config) (done func(), err error)
 }
 
-// Session is a lab and its guests. Open fetches the images that they boot from; Close ends them.
+// Session is a lab and its guests.
 type Session struct {
 	Lab    *lab.Lab
 	Guests []*Guest
@@ -137,21 +126,21 @@ type Session struct {
 	world World
 	im    *machine.Images // nil: guests are in this process
 	gate  *broker.Gate
-	stop  context.CancelFunc // ends all QEMUs, also of guests that have not booted yet
-	undo  undo.Stack         // closes everything but guests, after they have ended
+	stop  context.CancelFunc // ends all QEMUs
+	undo  undo.Stack         // for everything but guests
 
 	mu   sync.Mutex
-	ends []func() error // under mu: Close calls them while it ends the guests, all at the same time
+	ends []func() error // under mu: Close calls them while it ends the guests
 }
 
 // Guest is one guest of a Session.
 type Guest struct {
 	Name string
 	HW   *lab.Machine
-	QEMU *machine.Guest // nil: the guest is in this process, or has not booted
+	QEMU *machine.Guest // nil: in this process, or not booted yet
 
 	boot    BootConfig
-	console *os.File // the copy of the guest's console output; nil: none is kept
+	console *os.File // copy of the console's output; nil: none
 }
 
 // Info describes the QEMU, the kernel and the boot of a Session's guests.
@@ -172,8 +161,8 @@ func (i *Info) String() string {
 	return fmt.Sprintf("%s %s (%s), kernel %s, booted in %.1f s", i.Guest, i.QEMU, i.Accel, i.Kernel, i.BootSeconds)
 }
 
-// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. If it returns no
-// error, the caller closes the Session; if it returns one, it has closed everything that it had opened.
+// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. After an
+// error it has closed everything.
 func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	s = &Session{opt: o, world: w, stop: func() {}}
 	defer func() {
@@ -231,7 +220,6 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	return s, nil
 }
 
-// title returns the guest's name in messages to users.
 func (g *Guest) title() string { return cmp.Or(g.boot.Title, "guest "+g.Name) }
 
 // Boot boots all guests at the same time: stage boot. If one fails, Boot ends the others.
@@ -280,7 +268,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// console makes the file that keeps the output of a guest's console. It returns nil if the user keeps none.
+// console makes the file for a guest's console, or returns nil if the user keeps none.
 func (s *Session) console(g *Guest) (*os.File, error) {
 	if s.world.Keep == nil {
 		return nil, nil
@@ -292,7 +280,6 @@ func (s *Session) console(g *Guest) (*os.File, error) {
 	return f, err
 }
 
-// boot boots a guest, which runs until ctx ends or the Session is closed.
 func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	c := machine.Config{Config: qemu.Config{Name: g.title(), RAMSize: g.boot.Memory, CPUs: g.boot.CPUs,
 		Disks: g.boot.Disks, TimeLimit: g.boot.TimeLimit, Log: s.opt.Log, Accel: s.opt.Accel},
@@ -317,9 +304,7 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	return err
 }
 
-// Setup calls f for each guest, within a limit, to make the guest take its NICs: stage setup. If
-// all guests are in this process, Setup then calls Confine; for guests in QEMU the broker.Gate has
-// called it during Boot.
+// Setup calls f for each guest, within a limit, to make it take its NICs: stage setup.
 func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
 	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
 		return err
@@ -334,8 +319,8 @@ func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context
 	return err
 }
 
-// Each calls f for all elements of list at the same time, each call within a limit; 0 is no limit. The first error
-// cancels the other calls. Each returns all errors, except of cancelled calls, each with the title of its element.
+// Each calls f for all elements of list at the same time, each within a limit; 0: none. The first error cancels
+// the other calls. Each returns all errors, except of cancelled calls, with the titles of their elements.
 func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
 	f func(context.Context, T) error) error {
 	outer := ctx
@@ -362,7 +347,7 @@ func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(
 	return context.Cause(outer)
 }
 
-// Within calls f with a context that ends after the limit; 0 is no limit.
+// Within calls f with a context that ends after the limit; 0: no limit.
 func Within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	if limit == 0 {
 		return f(ctx)
@@ -376,7 +361,7 @@ func Within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return err
 }
 
-// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call OnClose before Close.
+// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call it before Close.
 func (s *Session) OnClose(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,8 +373,8 @@ func (s *Session) Gone() bool {
 	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
 }
 
-// Blame returns the cause of an error, if there is one: ctx was cancelled, or a guest has ended.
-// Else it returns err.
+// Blame returns the cause of an error, if there is one: the end of ctx, or a guest that has ended. Else it
+// returns err.
 func (s *Session) Blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -405,7 +390,7 @@ func (s *Session) Blame(ctx context.Context, err error) error {
 	return err
 }
 
-// advice returns a line that tells the user what to do about a guest that ended, or "".
+// advice tells the user what to do about a guest that ended, or is "".
 func (s *Session) advice(err error) string {
 	var e *qemu.RunError
 	switch {
@@ -417,7 +402,7 @@ func (s *Session) advice(err error) string {
 	return ""
 }
 
-// Close ends the guests, all at the same time, and then closes the lab.
+// Close ends the guests, and then closes the lab.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	ends := s.ends

@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// NICs count flows unless the command asks for zero flows.
 func TestFlowsOfASession(t *testing.T) {
 	none, some := 0, 4
 	for name, c := range map[string]struct {

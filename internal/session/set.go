@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/report/pcap"
 )
 
-// Lives returns a context that ends with ctx, or earlier when the guest's QEMU ends. It is for work
-// on the guest's NIC that would not notice the end of the guest. The caller calls end.
+// Lives returns a context that ends with ctx, or earlier when the guest's QEMU ends. The caller calls end.
 func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if g.QEMU == nil {
@@ -40,14 +39,14 @@ func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// Booted is the guest of a Server. The stage setup gives the guest's kernel the address Addr.
+// Booted is the guest of a Server.
 type Booted struct {
 	*Guest
 	Port *lab.Port
 	Addr netip.Addr // of the address family Options.Family
 }
 
-// Captured is the part of a report that describes a packet capture. The command that made the capture sets it.
+// Captured is the part of a report that describes a packet capture.
 type Captured struct {
 	Pcap *pcap.Report `json:"pcap,omitempty"`
 }
@@ -55,8 +54,8 @@ type Captured struct {
 // SetCapture sets the description of the capture; nil: there was none.
 func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
 
-// End completes a report for people and writes it to w: it appends the last lines to b, which has
-// the beginning. nic is the model of the guests' NICs, "" if there are several.
+// End appends the last lines to the report in b, and writes it to w. nic is the model of the guests' NICs, ""
+// if there are several.
 func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, seed uint64) error {
 	if nic != "" {
 		nic = "; NIC: " + nic
@@ -72,14 +71,13 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 // Set is a Session in which each guest has a driver and a network stack on its first NIC.
 type Set struct {
 	*Session
-	Nodes   []*Node // of all guests but the Servers, in the order of the guests
+	Nodes   []*Node // of all guests but the Servers, in their order
 	Servers []*Booted
 	opt     *Options
 }
 
-// OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. If it
-// returns no error, the caller closes the Set; if it returns one, it has closed everything that it
-// had opened. If a guest has ended, the error names that guest.
+// OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. After an error it
+// has closed everything.
 func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	w, err := o.world()
 	if err != nil {
@@ -104,7 +102,6 @@ func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	return s, nil
 }
 
-// world returns the World that the Session of a Set opens.
 func (o *Options) world() (w World, err error) {
 	if w.Lab, err = o.Describe(); err != nil {
 		return w, err
@@ -137,9 +134,8 @@ func (o *Options) world() (w World, err error) {
 	return w, nil
 }
 
-// Do opens a Set, calls f to fill a report, and always closes the Set. If any of these fails, Do returns
-// no report. check returns an error for what the report does not prove; Do returns that error together
-// with the report. If f or OpenSet fails after ctx has ended, Do returns the cause of ctx's end.
+// Do opens a Set, calls f to fill a report, and closes the Set. check's error is returned with the report,
+// others without. If f or OpenSet fails after ctx has ended, the error is the cause of ctx's end.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
@@ -159,8 +155,8 @@ func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check fu
 	return rep, check(rep)
 }
 
-// InModes calls f for each of modes, one after the other, until f fails. If there are several
-// modes, the error names the mode, with flag in front of it.
+// InModes calls f for each of modes, one after the other, until f fails. With several modes, the error names
+// the mode, after flag.
 func InModes(flag string, modes []string, f func(i int, mode string) error) error {
 	for i, mode := range modes {
 		err := f(i, mode)
@@ -182,9 +178,8 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
-// Verified returns a cell of a table: the result of a comparison of a run's bytes; right is nil if
-// the command made no comparison. by names what the command compared the bytes with; wrong is the
-// text for bytes that differ.
+// Verified returns a cell of a table about a run's bytes: right is nil if they were not compared, by names with
+// what they were compared, wrong is the text if they differ.
 func Verified(right *bool, by, wrong string) string {
 	switch {
 	case right == nil:
@@ -195,7 +190,7 @@ func Verified(right *bool, by, wrong string) string {
 	return wrong
 }
 
-// reach makes the Nodes and the Servers, and turns off peer-to-peer for the NICs for which Options.P2P is off.
+// reach makes the Nodes and the Servers, and turns off peer-to-peer as Options.P2P says.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {
 		p := g.HW.Ports[0]
@@ -227,7 +222,6 @@ func (s *Set) reach(d *lab.Description) error {
 	return nil
 }
 
-// network configures the addresses of a Server's NIC in the Server's kernel.
 func (s *Set) network(ctx context.Context, b *Booted) error {
 	found, err := guestnet.Apply(ctx, b.QEMU.Agent(), guestnet.Config{Interfaces: []guestnet.Interface{{
 		MAC: net.HardwareAddr(b.Port.MAC[:]).String(), MTU: b.Port.MTU,
@@ -238,7 +232,7 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// setup configures the NIC of a Server in the Server's kernel; any other guest takes its NIC as a Node.
+// setup configures the NIC of a Server in its kernel; other guests take their NIC.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
 	for _, b := range s.Servers {
 		if b.Guest == g {
@@ -256,7 +250,7 @@ func (s *Set) setup(ctx context.Context, g *Guest) error {
 	return n.Take(ctx, nil)
 }
 
-// Each calls f for all nodes at the same time, as the function Each does for the elements of a list.
+// Each is the function Each for all nodes.
 func (s *Set) Each(ctx context.Context, limit time.Duration, f func(context.Context, *Node) error) error {
 	return Each(ctx, limit, s.Nodes, func(n *Node) string { return n.title() }, f)
 }

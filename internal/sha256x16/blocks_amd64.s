@@ -1,10 +1,11 @@
 #include "textflag.h"
 
-// Sixteen SHA-256 computations, one in each 32-bit lane of the registers: Z0 to Z7 are the working variables a to h,
-// Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13 scratch.
+// Sixteen SHA-256 computations, one in each 32-bit lane of the registers: Z0 to Z7 are the working variables a
+// to h, Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13 scratch.
 
-// ROUND is one round, with word w0 of the message schedule. It leaves the new e in d and the new a in h, so the next
-// round has the same registers in another order. off is the offset of the round's constant from R9, in bytes.
+// ROUND is one round, with word w0 of the message schedule. It leaves the new e in d and the new a in h: the
+// next round has the same registers in another order. off is the offset of the round's constant from R9, in
+// bytes.
 #define ROUND(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14) \
 	VPRORD      $6, e, Z8           \
 	VPRORD      $11, e, Z9          \
@@ -26,8 +27,8 @@
 	VPADDD      Z9, Z8, Z8          \
 	VPADDD      Z8, h, h
 
-// SCHEDULE computes word t of the message schedule from words t-16 (w0), t-15 (w1), t-7 (w9) and t-2 (w14), and stores
-// it in w0.
+// SCHEDULE computes word t of the message schedule from words t-16 (w0), t-15 (w1), t-7 (w9) and t-2 (w14),
+// into w0.
 #define SCHEDULE(w0, w1, w9, w14) \
 	VPRORD     $7, w1, Z11          \
 	VPRORD     $18, w1, Z12         \
@@ -41,12 +42,10 @@
 	VPTERNLOGD $0x96, Z12, Z13, Z11 \
 	VPADDD     Z11, w0, w0
 
-// NEXT is SCHEDULE, and then ROUND with the new word in w0.
 #define NEXT(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14) \
 	SCHEDULE(w0, w1, w9, w14) \
 	ROUND(a, b, c, d, e, f, g, h, off, w0, w1, w9, w14)
 
-// SIXTEEN is sixteen rounds; STEP is ROUND or NEXT.
 #define SIXTEEN(STEP) \
 	STEP(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, 0, Z16, Z17, Z25, Z30)  \
 	STEP(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, 4, Z17, Z18, Z26, Z31)  \
@@ -65,7 +64,7 @@
 	STEP(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, 56, Z30, Z31, Z23, Z28) \
 	STEP(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, 60, Z31, Z16, Z24, Z29)
 
-// SUM adds a working variable to its word of the state, in memory.
+// SUM adds a working variable to its word of the state.
 #define SUM(word, w) \
 	VPADDD    word, w, w \
 	VMOVDQU32 w, word

@@ -1,10 +1,8 @@
 // Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
-// registers: on one core this can be nearly twice as fast as crypto/sha256 with the processor's SHA instructions.
+// registers.
 //
-// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
-// a time uses a State; the package allocates nothing. Write checks that the bytes lie in its slice, and the assembly
-// reads only these; a memory fault there panics as in Go code (see dma.Recover). If Available is false, Write panics:
-// use crypto/sha256.
+// The messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
+// a time uses a State. If Available is false, Write panics.
 //
 // The package is not API (README, Stability).
 package sha256x16
@@ -37,7 +35,7 @@ var constants = [64]uint32{ //nolint:unused // blocks_amd64.s reads it
 	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 }
 
-// bigEndian is the byte shuffle that reverses the bytes of each 32-bit word of a register.
+// bigEndian is the shuffle that reverses the bytes of each 32-bit word.
 var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s reads it
 	for i := range b {
 		b[i] = byte(i&^3 | 3 - i&3)
@@ -48,7 +46,7 @@ var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s re
 // State is the state of sixteen computations. Reset makes it ready for use.
 type State struct {
 	h [8][Lanes]uint32 // by word, then lane
-	n uint64           // bytes that Write has added to each lane
+	n uint64           // in each lane
 }
 
 // Reset starts sixteen new computations.
@@ -61,7 +59,8 @@ func (s *State) Reset() {
 	s.n = 0
 }
 
-// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n].
+// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n]. It panics if they are
+// not in b.
 func (s *State) Write(b []byte, stride, n int) {
 	if !Available || n < 0 || n%blockLen != 0 || stride < 0 || stride > len(b)/(Lanes-1) ||
 		n > len(b)-(Lanes-1)*stride {

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// The digests equal crypto/sha256's, for messages of whole blocks, written in pieces, at any alignment.
 func TestSumsAreSHA256(t *testing.T) {
 	if !Available {
 		t.Log("no AVX-512 here: crypto/sha256 is used instead")
@@ -39,7 +38,6 @@ func TestSumsAreSHA256(t *testing.T) {
 	}
 }
 
-// Write refuses ranges outside of its slice, and lengths that are not whole blocks.
 func TestWriteStaysInItsSlice(t *testing.T) {
 	for _, c := range []struct{ size, stride, n int }{
 		{15*64 + 63, 64, 64}, {0, 0, 64}, {64, 1, 64}, {1 << 20, 1 << 20, 64}, {1 << 20, 64, 63}, {1 << 20, -1, 64},

@@ -15,14 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is the mode of a socket that Bind makes: connect(2) needs the right to write (unix(7)), so only our user and
-// root can connect. A process that connects may reach a guest's networks and memory.
+// Mode is the mode of a socket that Bind makes: connect(2) needs the right to write (unix(7)), so only our user
+// and root can connect.
 const Mode = 0o600
 
-// Bind makes a socket whose file is ours alone from its first moment on, whatever the umask: Linux
-// makes the file with the mode of the socket's own inode, less the umask (net/unix/af_unix.c,
-// unix_bind_bsd), and fchmod before bind sets that mode. (After a chmod that follows bind, others could already have
-// connected, and umask is the whole process's.) The file stays when the socket is closed.
+// Bind makes a socket whose file is ours alone from its first moment on: Linux makes the file with the mode of
+// the socket's own inode, less the umask (net/unix/af_unix.c, unix_bind_bsd), which fchmod sets before bind.
+// The file stays when the socket is closed.
 func Bind(path string) (*net.UnixListener, error) {
 	conf := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		e := c.Control(func(fd uintptr) { err = os.NewSyscallError("fchmod", unix.Fchmod(int(fd), Mode)) })
@@ -37,8 +36,8 @@ func Bind(path string) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// RemoveStale removes a socket's file at which no process listens. A missing file is no error; a file of another kind,
-// or a socket at which a process listens, is one. The caller must name the file: not all errors do.
+// RemoveStale removes a socket's file at which no process listens. A missing file is no error; any other file
+// is one. Errors may lack the file's name.
 func RemoveStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +66,8 @@ func RemoveStale(path string) error {
 	}
 }
 
-// Listening returns the id of the process that listens at a socket, or 0 if the kernel does not report it. The error is
-// ECONNREFUSED if no process listens, and EAGAIN if the socket's queue is full. It never waits.
+// Listening returns the id of the process that listens at a socket, or 0 if it is unknown. ECONNREFUSED: no
+// process listens; EAGAIN: the socket's queue is full. It never waits.
 func Listening(path string) (pid int, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// RemoveStale removes a socket's file only if no program listens at it. It removes no other kind of file.
 func TestOnlyDeadSocketsAreRemoved(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
-	testkit.OK(t, RemoveStale(path)) // a missing file is no error
+	testkit.OK(t, RemoveStale(path))
 	l := testkit.Must(Bind(path))(t)
 	if st := testkit.Must(os.Lstat(path))(t); st.Mode().Perm() != Mode {
 		t.Errorf("mode %v", st.Mode())

@@ -16,28 +16,26 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Spare is a second process of this program, with the same arguments, that waits. Keep starts it before the sandbox
-// closes, if vnic itself may choose KVM for the guests. If KVM stops a guest before the guests' job has begun, this
-// process ends its guests, and the spare does the job by TCG in its place, on the same terminal. The spare is started
-// before the guests, so a guest that has taken over this process cannot choose the spare's arguments and environment.
+// Spare is a waiting second process of this program, with the same arguments: if KVM stops a guest before the
+// guests' job has begun, it does the job by TCG on the same terminal. It starts before the guests: a guest that
+// has taken over this process cannot choose its arguments and environment.
 type Spare struct {
 	child *proc.Child
 	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends or interrupts it
 }
 
-// spareEnv is the environment variable with the descriptor of a spare's end of the pipe.
+// spareEnv has the descriptor of a spare's end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
-// standby is this process's spare; nil: there is none, or Take has returned it.
+// standby is nil if there is no spare, or Take has returned it.
 var standby atomic.Pointer[Spare]
 
-// isVNIC is set by Await, which only vnic's main calls: a test's process has no arguments of vnic.
+// isVNIC is set by Await: a test's process has no arguments of vnic.
 var isVNIC bool
 
-// taken is set when this process is a spare that begins the job.
 var taken bool
 
-// Taken reports whether this process is a spare that does the job: its guests run by TCG, whatever its arguments are.
+// Taken reports whether this process is a spare that does the job.
 func Taken() bool { return taken }
 
 // Keep starts a spare if this process is a vnic, and no spare, and KVM may run its guests.
@@ -65,8 +63,7 @@ func Keep() error {
 // Take returns this process's spare, or nil. The caller ends it: a second call returns nil.
 func Take() *Spare { return standby.Swap(nil) }
 
-// JobBegins ends the spare, because a job cannot begin twice. A command calls it when the job begins, or earlier if a
-// spare could not repeat the job by TCG, for example because another host takes part.
+// JobBegins ends the spare, because a job cannot begin twice.
 func JobBegins() {
 	Take().Dismiss()
 }
@@ -79,8 +76,8 @@ func (s *Spare) Dismiss() {
 	}
 }
 
-// TakeOver makes the spare do the job, and returns its exit status. When interrupted is closed,
-// TakeOver interrupts the spare. An error means that the spare ended before it could begin, or by a signal.
+// TakeOver makes the spare do the job, and returns its exit status. When interrupted is closed, it interrupts
+// the spare. An error: the spare ended before it could begin, or by a signal.
 func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
@@ -102,9 +99,9 @@ func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error
 	}
 }
 
-// Await is called at the start of vnic. In a spare it waits, and returns true when the spare must do the job, and false
-// when the first process has dismissed the spare or has ended. After true it calls interrupt once the first process is
-// interrupted or has ended. In a process that is no spare it returns true at once.
+// Await waits in a spare: it returns true when the spare must do the job, and false when the first process has
+// dismissed it or has ended. After true it calls interrupt once the first process is interrupted or has ended.
+// In a process that is no spare it returns true.
 func Await(interrupt func()) bool {
 	isVNIC = true
 	n, err := strconv.Atoi(os.Getenv(spareEnv))
@@ -127,8 +124,8 @@ func Await(interrupt func()) bool {
 	return true
 }
 
-// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print when the job begins again by
-// TCG; record is for TakeOver.
+// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print before the job begins
+// again; record is for TakeOver.
 func StoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {
@@ -144,7 +141,6 @@ func StoppedByKVM(err error) (once, record string, yes bool) {
 	return fmt.Sprintf("KVM: %s: %s: all guests are started again, by TCG", e.Name, what), e.Record(), true
 }
 
-// firstKVMLine returns the first line of QEMU's stderr about an error of KVM, or "".
 func firstKVMLine(stderr []string) string {
 	for _, l := range stderr {
 		if qemu.OfKVM(l) {

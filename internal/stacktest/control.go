@@ -9,18 +9,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Limits of the state that commands set up: AddFlow, BindRx and BindTx, SetRSS.
 const (
 	maxRules    = 16
 	maxBindings = 16
 	maxRSS      = 128
 )
 
-// commands has the state that the NIC's commands have set up.
 type commands struct {
 	mu     sync.Mutex
 	state  *control.State
-	buffer uint32 // id of the last registered buffer
+	buffer uint32 // the last id
 }
 
 // reset removes all state. Later ids differ from all earlier ones.
@@ -33,8 +31,7 @@ func (c *commands) reset(queues int) {
 	c.state.LastID = last
 }
 
-// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS; 0 if
-// the packet is neither TCP nor UDP.
+// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS.
 func (c *commands) queue(h *splitter.Headers) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,15 +50,13 @@ func (c *commands) queue(h *splitter.Headers) int {
 	return int(c.state.RSS.Table[sum%len(c.state.RSS.Table)])
 }
 
-// split turns a queue's header split on or off; it must be on while the queue is bound.
 func (c *commands) split(queue int, on bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.SetSplit(control.Split{Queue: uint16(queue), On: on})
 }
 
-// Forget removes the state that commands have set up, as a reset does: buffers, bindings, rules and RSS. Later ids
-// differ from all earlier ones. Header split of bound queues stays on.
+// Forget removes the state that commands have set up, except header split of bound queues.
 func (n *NIC) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,7 +1,6 @@
-// Package stacktest has a pair of NICs in memory, joined by a faulty wire, for tests of package
-// stack and of its users. Like real NICs they split headers, steer, and read and write device
-// memory: from their own goroutine, without a lock that a program holds, so that the race detector
-// reports a page that NIC and program use at the same time.
+// Package stacktest has a pair of NICs in memory, joined by a faulty wire. They access device memory from their
+// own goroutine, without a lock that a program holds, so that the race detector reports a page that NIC and
+// program use at the same time.
 package stacktest
 
 import (
@@ -17,19 +16,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Options describe both NICs and the wire; probabilities are for each packet on the wire.
+// Options describe both NICs and the wire; probabilities are for each packet.
 type Options struct {
 	MTU      int // 0: 1500
 	Queues   int // 0: 4
-	GPUSize  int // bytes of the only GPU of each NIC, number 0; 0: 4 MiB
+	GPUSize  int // bytes of each NIC's only GPU, number 0; 0: 4 MiB
 	RingSize int // pages posted to a bound queue, and frames on a transmit queue; 0: 256
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool // the wire cuts GSO packets to segments
-	Merge              bool // the receiving NIC merges successive segments of a flow, as RSC does
-	Checksums          bool // senders complete checksums; receivers do not mark frames in host memory as verified
-	LinearHead         int  // up to this many bytes of a split frame's payload stay in the header buffer
+	Cut                bool
+	Merge              bool // the receiving NIC merges segments, as RSC does
+	Checksums          bool // senders complete checksums; frames in host memory are not marked as verified
+	LinearHead         int  // up to this many payload bytes of a split frame stay in the header buffer
 }
 
 // NIC implements stack.NIC and stack.Control.
@@ -44,21 +43,21 @@ type NIC struct {
 	stop chan struct{}
 	done chan struct{}
 
-	callback sync.Mutex // held during calls of the receiver
+	callback sync.Mutex // during calls of the receiver
 
 	mu       sync.Mutex
 	r        driver.Receiver
 	rng      *rand.Rand
 	inbox    []packet
-	delayed  []packet // packets that the wire holds back, to reorder them
+	delayed  []packet
 	tx       [][]txFrame
 	full     []bool
 	bound    []boundQueue
 	filter   func(h *splitter.Headers, payload int) bool
-	hold     bool // the NIC holds back completions
+	hold     bool
 	keep     error
 	finished []finished
-	drops    uint64 // frames without a buffer
+	drops    uint64
 	lost     uint64
 	closed   bool
 	badSums  int
@@ -70,7 +69,7 @@ type packet struct {
 	payload []byte
 	mss     int // of a GSO packet; 0: not one
 	bad     bool
-	after   int // of a delayed packet: number of packets that overtake it
+	after   int // of a delayed packet: how many overtake it
 }
 
 type txFrame struct {
@@ -109,31 +108,27 @@ func newNIC(o Options, i byte) *NIC {
 	return n
 }
 
-// Memory returns the GPU's memory. The NIC's goroutine writes to posted pages and reads ranges that
-// are being sent.
+// Memory returns the GPU's memory, which the NIC's goroutine accesses.
 func (n *NIC) Memory() []byte { return n.gpu }
 
 // Drops returns the number of frames for which a bound queue had no buffer.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
-// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. A
-// packet that is selected but not TCP still passes.
+// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. Selected packets
+// that are not TCP still pass.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
-// BadSums returns the number of received frames with a wrong transport checksum
-// (Options.Checksums).
+// BadSums returns the number of received frames with a wrong transport checksum (Options.Checksums).
 func (n *NIC) BadSums() int { n.mu.Lock(); defer n.mu.Unlock(); return n.badSums }
 
-// Filter drops those packets of this NIC for which keep returns false; nil keeps all. keep is
-// called without a lock.
+// Filter drops packets of this NIC for which keep returns false; nil keeps all. keep is called without a lock.
 func (n *NIC) Filter(keep func(h *splitter.Headers, payload int) bool) {
 	n.mu.Lock()
 	n.filter = keep
 	n.mu.Unlock()
 }
 
-// HoldCompletions makes the NIC hold back the completions of sent frames, until it is called with
-// false.
+// HoldCompletions makes the NIC hold back the completions of sent frames, until it is called with false.
 func (n *NIC) HoldCompletions(on bool) {
 	n.mu.Lock()
 	n.hold = on
@@ -141,7 +136,7 @@ func (n *NIC) HoldCompletions(on bool) {
 	n.kick()
 }
 
-// Inject passes frames to the receiver that were never on the wire, as a faulty device might.
+// Inject passes frames to the receiver that were never on the wire.
 func (n *NIC) Inject(frames []driver.RxFrame) {
 	n.callback.Lock()
 	defer n.callback.Unlock()
@@ -153,8 +148,7 @@ func (n *NIC) Inject(frames []driver.RxFrame) {
 	}
 }
 
-// TakePosted removes up to k posted pages from a bound queue, and returns them for frames to
-// inject.
+// TakePosted removes up to k posted pages from a bound queue, and returns them.
 func (n *NIC) TakePosted(queue, k int) []uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,7 +169,7 @@ func (n *NIC) LastHeader() []byte {
 	return slices.Clone(n.last)
 }
 
-// Break stops the NIC in the same way as a driver stops a device that broke a rule.
+// Break stops the NIC, as a driver does when a device has broken a rule.
 func (n *NIC) Break() {
 	n.mu.Lock()
 	n.closed = true
@@ -193,7 +187,7 @@ func (n *NIC) MTU() int              { return n.o.MTU }
 func (n *NIC) QueuePairs() int       { return n.o.Queues }
 func (n *NIC) Stats() driver.Stats   { return driver.Stats{} }
 
-// Offloads implements stack.NIC: the NIC delivers GSO packets if Options.Merge is set.
+// Offloads implements stack.NIC.
 func (n *NIC) Offloads() driver.Offloads {
 	return driver.Offloads{RxCsum: true, RxTSO4: n.o.Merge, RxTSO6: n.o.Merge}
 }
@@ -249,8 +243,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	return nil
 }
 
-// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues, and the pages posted to
-// them.
+// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues and their pages.
 func (n *NIC) KeepQueues(err error) {
 	n.mu.Lock()
 	n.keep = err
@@ -259,7 +252,7 @@ func (n *NIC) KeepQueues(err error) {
 
 // UnbindQueue implements stack.NIC.
 func (n *NIC) UnbindQueue(queue int) error {
-	n.callback.Lock() // waits until no frame is being delivered to the receiver
+	n.callback.Lock() // no frame is being delivered to the receiver
 	defer n.callback.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -280,8 +273,7 @@ func (n *NIC) unbind(queue int) {
 	}
 }
 
-// post takes pages from a bound queue's source until RingSize pages are posted, unless more than half
-// as many are posted already.
+// post fills a bound queue up to RingSize pages, unless more than half are posted.
 func (n *NIC) post(queue int) {
 	b := &n.bound[queue]
 	if b.src == nil || len(b.pages) > n.o.RingSize/2 {
@@ -325,7 +317,6 @@ func (n *NIC) Transmit(queue int, f []driver.TxFrame) (int, error) {
 	return len(f), nil
 }
 
-// run is the NIC's goroutine: it sends, completes and receives.
 func (n *NIC) run() {
 	defer close(n.done)
 	idle := time.NewTimer(time.Hour)
@@ -361,7 +352,6 @@ func (n *NIC) run() {
 	}
 }
 
-// send reads frames from memory and puts them on the wire.
 func (n *NIC) send() bool {
 	busy := false
 	for q := range n.tx {
@@ -395,7 +385,6 @@ func (n *NIC) send() bool {
 	return busy
 }
 
-// complete reports the completions of sent frames to the receiver.
 func (n *NIC) complete() bool {
 	n.mu.Lock()
 	if n.hold || len(n.finished) == 0 {
@@ -422,7 +411,6 @@ func (n *NIC) complete() bool {
 	return true
 }
 
-// receive puts packets from the wire into buffers, and passes the frames to the receiver.
 func (n *NIC) receive() bool {
 	n.callback.Lock()
 	defer n.callback.Unlock()
@@ -456,7 +444,6 @@ func (n *NIC) receive() bool {
 	return k > 0
 }
 
-// place puts a packet into the buffers of its queue.
 func (n *NIC) place(p *packet) (driver.RxFrame, bool) {
 	var h splitter.Headers
 	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil {

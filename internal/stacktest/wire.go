@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// wire sends a packet to the peer: it cuts a GSO packet to segments (Options.Cut), and drops, repeats and reorders
-// segments at random.
+// wire sends a packet to the peer: it cuts GSO packets (Options.Cut), and drops, repeats and reorders segments
+// at random.
 func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	parts := []packet{p}
 	if n.o.Cut && p.mss > 0 {
@@ -35,7 +35,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 			n.lost++
 		}
 		n.mu.Unlock()
-		if loss && h.Class == splitter.TCP { // other packets always pass: neighbour discovery would retry only after a second
+		if loss && h.Class == splitter.TCP { // neighbour discovery would retry only after a second
 			continue
 		}
 		switch {
@@ -69,7 +69,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	to.kick()
 }
 
-// complete turns a partial checksum into a full one; the field already has the pseudo-header's sum.
+// complete completes a partial checksum.
 func complete(h *splitter.Headers, p *packet) {
 	if start, offset, ok := splitter.CsumPlace(h); ok {
 		sum := splitter.Add(splitter.Sum(p.header[start:], 0), splitter.Sum(p.payload, 0))
@@ -77,12 +77,10 @@ func complete(h *splitter.Headers, p *packet) {
 	}
 }
 
-// valid reports whether a TCP segment's checksum is good.
 func valid(h *splitter.Headers, p *packet) bool {
 	return splitter.VerifyL4(h, p.header, uint32(len(p.payload)), splitter.Sum(p.payload, 0)) == splitter.CsumGood
 }
 
-// cut returns the segments of a GSO packet.
 func cut(p packet) []packet {
 	var h splitter.Headers
 	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil || h.Class != splitter.TCP {
@@ -102,8 +100,7 @@ func cut(p packet) []packet {
 	return out
 }
 
-// setLen writes the IP length of a segment, and updates the sums over the length: the IPv4 header's checksum, and the
-// pseudo-header's sum in the TCP checksum field.
+// setLen writes the IP length of a segment, and updates the IPv4 header's checksum and TCP's partial one.
 func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	ip := hdr[h.L3Off:]
 	if h.IPv6 {
@@ -115,7 +112,7 @@ func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge joins successive segments of a flow to GSO packets, if they have the same acknowledgment and TCP options.
+// merge joins successive segments with the same acknowledgment and TCP options to GSO packets.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

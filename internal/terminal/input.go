@@ -12,12 +12,12 @@ import (
 // Input reads a file, which may be a terminal. Close ends a blocked Read, and leaves the file open.
 type Input struct {
 	f    *os.File
-	wake int // eventfd
+	wake int
 	once sync.Once
 	mu   sync.Mutex // held by Read, and by Close while it closes wake
 }
 
-// NewInput makes an Input for a file. The caller still has to close the file.
+// NewInput makes an Input for a file, which stays the caller's.
 func NewInput(f *os.File) (*Input, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -56,7 +56,7 @@ func (i *Input) Read(b []byte) (int, error) {
 	}
 }
 
-// Close ends a blocked Read, and makes later ones return io.EOF. It leaves the file open.
+// Close ends a blocked Read, and makes later ones return io.EOF.
 func (i *Input) Close() error {
 	i.once.Do(func() {
 		one := [8]byte{1}

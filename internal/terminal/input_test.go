@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends a Read that waits. The file stays open, and no input is lost.
 func TestInputCanBeEnded(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)

@@ -21,27 +21,26 @@ const Lost = "more than 1 MiB was typed that the guest has not taken: the rest i
 // MaxKeys is the maximum number of typed bytes that Keys keeps until they are read.
 const MaxKeys = 1 << 20
 
-// Actions are functions that Keys calls. Its goroutine that reads the terminal calls them, so they must not wait for
-// that goroutine.
+// Actions are functions that Keys calls on its own goroutine.
 type Actions struct {
-	Leave func() // for Ctrl-] q; Keys reads nothing more
-	Help  func() // for Ctrl-] ?
-	Lost  func() // once, when more than MaxKeys typed bytes wait to be read
+	Leave func() // Ctrl-] q; Keys reads nothing more
+	Help  func() // Ctrl-] ?
+	Lost  func() // once, when more than MaxKeys bytes wait
 }
 
-// Keys reads a terminal from NewKeys on, and keeps typed bytes, at most MaxKeys, until Read returns them: so an escape
-// works even while no call of Read takes bytes, as when a guest boots or hangs.
+// Keys reads a terminal, and keeps typed bytes, at most MaxKeys, until Read returns them: escapes work even
+// while nobody calls Read.
 type Keys struct {
 	in      io.ReadCloser
 	actions Actions
 	pumping sync.WaitGroup
-	pending bool // used by pump only: the last byte was a Prefix that begins an escape
-	lost    bool // used by pump only: Actions.Lost was called
+	pending bool // pump's: the last byte was a Prefix
+	lost    bool // pump's: Actions.Lost was called
 
 	mu   sync.Mutex
 	more *sync.Cond // with mu
 	buf  []byte     // under mu
-	err  error      // under mu: the error that Read returns once buf is empty; nil: more bytes may come
+	err  error      // under mu: what Read returns once buf is empty; nil: more bytes may come
 }
 
 // NewKeys begins to read in. Close closes in, which must end a blocked Read of in.
@@ -72,8 +71,8 @@ func (k *Keys) pump() {
 	}
 }
 
-// escapes carries out the escapes in b, and returns the other bytes, which are for the guest. If the user leaves, left
-// is true, and the rest of b is dropped.
+// escapes carries out the escapes in b, and returns the other bytes. left: the user leaves, and the rest of b
+// is dropped.
 func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	for _, c := range b {
 		switch {
@@ -88,7 +87,7 @@ func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 			k.actions.Help()
 		case c == Prefix:
 			keys = append(keys, c)
-		default: // no escape: the guest's program may have a use for Ctrl-], as editors have
+		default: // the guest's program may have a use for Ctrl-], as editors have
 			keys = append(keys, Prefix, c)
 		}
 		k.pending = false
@@ -96,7 +95,7 @@ func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	return keys, false
 }
 
-// put appends keys for Read, as far as there is room, and sets the error that Read returns after them.
+// put appends keys for Read, as far as there is room, and sets the error after them.
 func (k *Keys) put(keys []byte, err error) {
 	k.mu.Lock()
 	room := MaxKeys - len(k.buf)
@@ -128,7 +127,7 @@ func (k *Keys) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the reading of in and blocked calls of Read, and drops the bytes that no Read has returned.
+// Close ends the reading of in and blocked Reads, and drops the bytes that no Read has returned.
 func (k *Keys) Close() error {
 	err := k.in.Close()
 	k.pumping.Wait()

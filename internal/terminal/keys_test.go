@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// typed makes Keys that read a pipe, and returns the pipe's other end for typing.
+// typed makes Keys that read a pipe, and returns the pipe's other end.
 func typed(t *testing.T, a Actions) (*Keys, *os.File) {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
@@ -48,7 +48,7 @@ func TestEscapes(t *testing.T) {
 		"q alone":          {"q?", "q?", 0, false},
 		"bytes, not text":  {"\xff\x00\x1d\xfe", "\xff\x00\x1d\xfe", 0, false},
 	} {
-		for size := 1; size <= len(c.typed); size++ { // in pieces of each size
+		for size := 1; size <= len(c.typed); size++ {
 			helps, left := 0, false
 			k, w := typed(t, Actions{Help: func() { helps++ }, Leave: func() { left = true }})
 			for b := []byte(c.typed); len(b) > 0; {
@@ -66,7 +66,6 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// Keys keeps bytes that are typed before a Read, and acts on an escape after them.
 func TestKeysTypedAheadAreKept(t *testing.T) {
 	left := make(chan bool)
 	k, w := typed(t, Actions{Leave: func() { close(left) }})
@@ -75,7 +74,6 @@ func TestKeysTypedAheadAreKept(t *testing.T) {
 	testkit.Equal(t, "read later", string(testkit.Must(io.ReadAll(k))(t)), "typed ahead")
 }
 
-// For a guest that reads no keys, Keys buffers at most MaxKeys bytes, and the user can still leave the guest.
 func TestKeysHaveABound(t *testing.T) {
 	left, lost := make(chan bool), 0
 	k, w := typed(t, Actions{Leave: func() { close(left) }, Lost: func() { lost++ }})

@@ -1,9 +1,5 @@
-// Package terminal gives a program in a guest the streams of this process: its standard input, until Close, and its
-// terminal if it has one.
-//
-// A command takes the terminal when it begins, long before the guest's program starts: keys that are typed meanwhile
-// are not echoed between this process's messages, and are kept for the program, at most MaxKeys bytes. An escape,
-// Ctrl-] q, leaves a guest that does not answer.
+// Package terminal gives a program in a guest the standard input of this process, and its terminal if it has
+// one. Keys that are typed before the program starts are not echoed, and are kept for it.
 package terminal
 
 import (
@@ -22,22 +18,21 @@ import (
 // Terminal has the standard input of this process, and its terminal if it has one.
 type Terminal struct {
 	In     io.ReadCloser       // nil: there is no input
-	TTY    bool                // stdin, stdout and stderr are a terminal: the program gets one too
+	TTY    bool                // stdin, stdout and stderr are a terminal
 	Resize chan guestexec.Size // gets the terminal's size after each change; nil: the mode of no terminal was set
 
 	fd      int
-	group   int // process group of this process
+	group   int // of this process
 	mu      sync.Mutex
-	mode    *unix.Termios // under mu: the mode that the terminal should have now
-	program *unix.Termios // the mode that it should have from Start on; nil: Start leaves it unchanged
+	mode    *unix.Termios // under mu: the mode now
+	program *unix.Termios // the mode from Start on; nil: unchanged
 	close   func()
 	once    sync.Once
 }
 
-// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is the
-// terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. If Take can set the
-// terminal's mode, the terminal echoes nothing until Start, and its keys for signals still cause signals. The caller
-// closes the Terminal.
+// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is
+// the terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. The
+// terminal echoes nothing until Start if its mode can be set. The caller closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -57,7 +52,7 @@ func Take(in *os.File, out, err any, a Actions) *Terminal {
 		return t
 	}
 	waiting := *old
-	if !Is(out) { // the terminal's lines are the program's input, as a pipe's would be
+	if !Is(out) { // the terminal's lines are the program's input
 		waiting.Lflag &^= unix.ECHO
 		if t.foreground() {
 			t.hold(old, &waiting, old)
@@ -67,7 +62,7 @@ func Take(in *os.File, out, err any, a Actions) *Terminal {
 	raw := rawMode(old)
 	waiting = *raw
 	waiting.Lflag |= unix.ISIG // Ctrl-C ends what is being prepared
-	waiting.Oflag |= old.Oflag // lines of this process begin at the left
+	waiting.Oflag |= old.Oflag // lines begin at the left
 	if !t.hold(old, &waiting, raw) {
 		return t
 	}
@@ -93,8 +88,8 @@ func rawMode(old *unix.Termios) *unix.Termios {
 	return &raw
 }
 
-// hold sets the terminal's mode to waiting, until close sets it back to old, and follows the terminal's size. program
-// is the mode from Start on. hold returns false if it could not set the mode.
+// hold sets the terminal's mode to waiting, until close sets it back to old. program is the mode from Start on.
+// It returns false if it could not set the mode.
 func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.TTY = program != old
 	if !t.set(waiting) {
@@ -121,15 +116,15 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	return true
 }
 
-// foreground reports whether this process is in the terminal's foreground process group: the kernel stops a process of
-// another group that sets the mode (SIGTTOU).
+// foreground reports whether this process is in the terminal's foreground process group: the kernel stops
+// others that set the mode (SIGTTOU).
 func (t *Terminal) foreground() bool {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	return err == nil && group == t.group
 }
 
-// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process is in
-// the foreground by now, as in a pipeline, set leaves the mode unchanged and returns false.
+// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process
+// is in the foreground, it does nothing and returns false.
 func (t *Terminal) set(mode *unix.Termios) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,19 +136,17 @@ func (t *Terminal) apply() bool {
 	if !t.TTY && !t.foreground() {
 		return false
 	}
-	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // TCSETS keeps typed bytes
+	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // keeps typed bytes
 }
 
-// again sets the terminal to the mode that it had before this process was stopped, because a shell has changed the mode
-// meanwhile.
+// again sets the mode after a stop: a shell has changed it meanwhile.
 func (t *Terminal) again() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.apply()
 }
 
-// follow sends the terminal's size to Resize after each signal, and sets the mode anew when this process continues
-// after a stop (SIGCONT).
+// follow sends the terminal's size to Resize after each signal.
 func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	for {
 		select {
@@ -162,17 +155,17 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 				t.again()
 			}
 			select {
-			case <-t.Resize: // drops an older size
+			case <-t.Resize: // an older size
 			default:
 			}
-			t.Resize <- t.Size() // does not block, because only follow sends
+			t.Resize <- t.Size() // only follow sends
 		case <-end:
 			return
 		}
 	}
 }
 
-// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and other lines
+// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and lines
 // that are written to the terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {
@@ -180,7 +173,7 @@ func (t *Terminal) Start() {
 	}
 }
 
-// Close sets the terminal back, and ends reading. It may be called more than once.
+// Close sets the terminal back, and ends reading. It may be called again.
 func (t *Terminal) Close() { t.once.Do(func() { t.close() }) }
 
 // Is reports whether a stream is a terminal.
@@ -189,7 +182,7 @@ func Is(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Size returns the terminal's present size, or 80 columns and 24 rows if it is unknown.
+// Size returns the terminal's size, or 80 columns and 24 rows if it is unknown.
 func (t *Terminal) Size() guestexec.Size {
 	cols, rows, err := term.GetSize(t.fd)
 	if err != nil || cols <= 0 || rows <= 0 || cols > 1<<15 || rows > 1<<15 {

@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// until reads a terminal's output up to and including words.
 func until(t *testing.T, screen *os.File, words string) string {
 	t.Helper()
 	var b []byte
@@ -32,8 +31,7 @@ func mode(t *testing.T, f *os.File) unix.Termios {
 	return *testkit.Must(unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS))(t)
 }
 
-// From Take to Start the terminal echoes and loses no typed key, lines begin at the left, and Ctrl-C is a signal. From
-// Start on the program gets all keys. At the end the terminal has its earlier settings.
+// From Take to Start the terminal echoes and loses no typed key.
 func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)
@@ -48,7 +46,7 @@ func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	}
 	testkit.Must(screen.WriteString("ls\r"))(t)
 	b := make([]byte, 3)
-	testkit.Must(io.ReadFull(x.In, b[:2]))(t) // shows that the keys have been typed, and would have been echoed
+	testkit.Must(io.ReadFull(x.In, b[:2]))(t) // they would have been echoed by now
 	testkit.Must(tty.WriteString("one\ntwo"))(t)
 	testkit.Equal(t, "the screen", until(t, screen, "two"), "one\r\ntwo")
 	testkit.OK(t, pty.Setsize(screen, &pty.Winsize{Rows: 33, Cols: 101}))
@@ -67,7 +65,6 @@ func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	testkit.Equal(t, "mode", mode(t, tty), before)
 }
 
-// Without a terminal at stdin or stdout the program gets none, and the terminal's mode does not change.
 func TestNoTerminal(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)
@@ -83,7 +80,7 @@ func TestNoTerminal(t *testing.T) {
 	x.Start()
 	testkit.Equal(t, "a pipe has no escapes", string(testkit.Must(io.ReadAll(x.In))(t)), "a\x1dqb")
 	x.Close()
-	for _, out := range []any{w, nil} { // the terminal is not this process's controlling terminal
+	for _, out := range []any{w, nil} { // not this process's controlling terminal
 		y := Take(tty, out, tty, Actions{})
 		y.Start()
 		if y.TTY || mode(t, tty) != before {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// T has the methods of a test that the checks need. *testing.T, *testing.B, *testing.F, *rapid.T
-// and others implement it.
+// T has the methods of a test that the checks need.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -17,13 +16,13 @@ type T interface {
 // OK ends the test if err is not nil.
 func OK(t T, err error) {
 	if err != nil {
-		t.Helper() // only on an error: some benchmarks measure less time than Helper takes
+		t.Helper() // some benchmarks measure less time than Helper takes
 		t.Fatal(err)
 	}
 }
 
-// Must handles the results of a call that returns a value and an error: the returned function ends the
-// test if there is an error, otherwise it returns the value. f := testkit.Must(os.Open(name))(t)
+// Must returns a function that ends the test if there is an error, otherwise returns the value. f :=
+// testkit.Must(os.Open(name))(t)
 func Must[V any](v V, err error) func(T) V {
 	return func(t T) V {
 		t.Helper()
@@ -42,8 +41,8 @@ func ErrorSays(t T, err error, parts ...string) {
 	}
 }
 
-// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if
-// given, is a format and its arguments, and describes the call.
+// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if given, is a
+// format and its arguments, and describes the call.
 func ErrorIs(t T, err, target error, what ...any) {
 	if errors.Is(err, target) {
 		return
@@ -56,7 +55,7 @@ func ErrorIs(t T, err, target error, what ...any) {
 	t.Errorf("%s: %v, want %v", done, err, target)
 }
 
-// NoError fails the test, without ending it, if err is not nil: OK for other goroutines.
+// NoError fails the test, without ending it, if err is not nil.
 func NoError(t T, err error) {
 	if err != nil {
 		t.Helper()

@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// judge is a T that records failures.
 type judge struct{ failed string }
 
 func (j *judge) Helper()                           {}

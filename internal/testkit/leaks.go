@@ -10,8 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The runtime opens its poller with the first file that can be polled, and keeps it open. Open it
-// here, before any test.
+// The runtime opens its poller with the first file that can be polled, and keeps it open.
 func init() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
@@ -28,7 +27,7 @@ func FDs() []string {
 	for _, e := range entries {
 		name, err := os.Readlink("/proc/self/fd/" + e.Name())
 		if err != nil {
-			continue // the descriptor of the directory
+			continue
 		}
 		fds = append(fds, e.Name()+" "+name)
 	}
@@ -36,9 +35,8 @@ func FDs() []string {
 	return fds
 }
 
-// CheckFDs fails the test if it ends with more descriptors of some target than it has now. A target may
-// have another descriptor number then: guests that tests share keep running, and their QEMU may replace
-// the eventfd of an interrupt at any time.
+// CheckFDs fails the test if it ends with more descriptors of some target than it has now. Their numbers may
+// differ.
 func CheckFDs(t testing.TB) {
 	t.Helper()
 	before := FDs()
@@ -49,7 +47,6 @@ func CheckFDs(t testing.TB) {
 	})
 }
 
-// more reports whether a target occurs more often in after than in before.
 func more(before, after []string) bool {
 	count := make(map[string]int)
 	for _, fd := range before {
@@ -73,7 +70,8 @@ func LeavesNothing(t testing.TB) {
 	t.Cleanup(func() { goleak.VerifyNone(t, running) })
 }
 
-// Main runs the tests of a package, and exits. They fail if they leave goroutines, or more descriptors than before.
+// Main runs the tests of a package, and exits. They fail if they leave goroutines, or more descriptors than
+// before.
 func Main(m interface{ Run() int }) {
 	before := FDs()
 	status := m.Run()

@@ -7,12 +7,10 @@ import (
 	"testing"
 )
 
-// Long reports whether tests should also run in their large form: sizes and repetitions that take
-// minutes. The environment variable VNIC_LONG requests it, as in `make test-all`.
+// Long reports whether tests should also run in their large form (VNIC_LONG), which takes minutes.
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
-// Boots skips a test that boots its own guests, unless the large form is requested without -short:
-// `make test` boots guests in one place, test/internal/guests.
+// Boots skips a test that boots its own guests, unless the large form is requested without -short.
 func Boots(t testing.TB) {
 	t.Helper()
 	if testing.Short() || !Long() {
@@ -20,8 +18,7 @@ func Boots(t testing.TB) {
 	}
 }
 
-// Slow skips a test that takes a second or more if the tests run with -short, as in `make check`, but
-// without the race detector. The test runs in `make test`, and with the race detector in `make race`.
+// Slow skips a test that takes a second or more if the tests run with -short, but without the race detector.
 func Slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() && !underRace() {
@@ -29,7 +26,6 @@ func Slow(t testing.TB) {
 	}
 }
 
-// underRace reports whether this program was built with -race.
 func underRace() bool {
 	info, _ := debug.ReadBuildInfo()
 	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})

@@ -13,22 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNamespace is the environment variable that InNamespace sets for the process that it starts.
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
-// MayClone returns an error if this process cannot start another with these namespace flags. Call it
-// before a start with UidMappings or GidMappings: if such a start fails, Go leaves two descriptors of a
-// pipe open (syscall, forkAndExecInChild).
+// MayClone returns an error if this process cannot start another with these namespace flags. Without this
+// check, a start with UidMappings or GidMappings that fails leaves two descriptors of a pipe open (Go's
+// syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
 	return cmd.Run()
 }
 
-// InNamespace runs the calling test again, in a process with its own network namespace, where it
-// may do what root may do: with a user namespace, or without one if user namespaces are not allowed
-// and we are root. It returns true in that process. If there are no namespaces, it fails the test,
-// because the test cannot check anything.
+// InNamespace runs the calling test again, as root of a process in its own network namespace, where it returns
+// true. Without namespaces it fails the test.
 //
 //	if !testkit.InNamespace(t) {
 //		return
@@ -66,14 +63,13 @@ func InNamespace(t *testing.T) bool {
 	return false
 }
 
-// Elsewhere starts a thread in a new network namespace. do runs f on the thread: sockets and
-// processes that f makes are in the namespace. tid is the thread's id, as in /proc/TID/ns/net; the
-// thread lives until the test ends.
+// Elsewhere starts a thread in a new network namespace, until the test ends. do runs f on the thread. tid is
+// the thread's id, as in /proc/TID/ns/net.
 func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		tid = unix.Gettid()
 		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 		ready <- err
@@ -115,8 +111,8 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback returns two addresses of 127.0.0.0/8 that contain the process id, so that the tests of no other process of
-// the same PID namespace use them.
+// Loopback returns two addresses of 127.0.0.0/8 that contain the process id: tests of other processes do not
+// use them.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
 	addr := func(last int) netip.Addr {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If namespaces are refused, MayClone returns the error, and no descriptor is left.
 func TestRefusedNamespacesLeaveNothing(t *testing.T) {
 	if !InNamespace(t) {
 		return

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutOverride calls f in a thread without CAP_DAC_OVERRIDE, so that a file's mode decides whether f may write to
-// the file, even if the process runs as root.
+// WithoutOverride calls f in a thread without CAP_DAC_OVERRIDE: a file's mode decides whether f may write to
+// it, even if the process runs as root.
 func WithoutOverride(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan error)

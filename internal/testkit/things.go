@@ -41,8 +41,7 @@ func Memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// Eventually polls f until f returns true, and fails the test if f does not within Patience. what
-// describes the condition.
+// Eventually polls f until it returns true, and fails the test after Patience. what describes the condition.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -58,8 +57,7 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests, because a test's program lies
-// outside of the checkout.
+// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests.
 func Source(t testing.TB) {
 	t.Helper()
 	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {

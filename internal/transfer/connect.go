@@ -52,7 +52,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Accept waits for the sender's connection, from PrepareArgs.Remote, and aborts others that come before it.
+// Accept waits for the connection from PrepareArgs.Remote, and aborts others that come before it.
 func (n *Node) Accept(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "accept")
 	if err != nil {
@@ -121,11 +121,10 @@ func (n *Node) State(context.Context) string {
 	return c.State()
 }
 
-// A mover sends or receives the bytes of a session, one transfer, and counts them in r.
 type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
 
-// Holders lists the device's connections whose program has not returned all tokens of received
-// fragments. The error is errors.ErrUnsupported if the device cannot list them.
+// Holders lists the device's connections whose program holds tokens. errors.ErrUnsupported: the device cannot
+// list them.
 func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	list, known := devmem.Holders(n.dev)
 	if !known {
@@ -134,8 +133,7 @@ func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	return list, nil
 }
 
-// move implements Receive and Send: it calls byCopy in mode copy, else byReference. In each transfer
-// it succeeds at most once per Node, because both start at the first byte.
+// move implements Receive and Send: by copy in mode copy, else by reference.
 func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {
 	ctx, s, end, err := n.begin(ctx, what)
 	if err != nil {

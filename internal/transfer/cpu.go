@@ -7,8 +7,7 @@ import (
 	"strconv"
 )
 
-// CPU is a guest's CPU time, in seconds. Spin is the part of User in which the driver polled and
-// found no work.
+// CPU is a guest's CPU time, in seconds. Spin is the part of User in which the driver polled in vain.
 type CPU struct {
 	User   float64 `json:"user"`
 	System float64 `json:"system"`
@@ -28,11 +27,9 @@ func (c CPU) Add(b CPU) CPU {
 // Work returns the time without idle polling.
 func (c CPU) Work() float64 { return max(0, c.User+c.System+c.IRQ-c.Spin) }
 
-// userHZ is the unit of /proc/stat, 1/100 s on every supported architecture (USER_HZ).
 const userHZ = 100
 
-// ProcStat reads the CPU time of the whole machine (proc(5), /proc/stat), which in a guest only the
-// agent and its programs use.
+// ProcStat reads the CPU time of the whole machine (proc(5), /proc/stat).
 func ProcStat() (CPU, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -47,7 +44,7 @@ func parseStat(b []byte) (c CPU, err error) {
 	if len(f) < 8 || string(f[0]) != "cpu" {
 		return c, fmt.Errorf("/proc/stat begins with %q, not with the line cpu", line)
 	}
-	var v [8]float64 // columns: user nice system idle iowait irq softirq
+	var v [8]float64 // user nice system idle iowait irq softirq
 	for i := range v[:7] {
 		n, err := strconv.ParseUint(string(f[i+1]), 10, 64)
 		if err != nil {

@@ -15,7 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// arrived waits until the receiving guest's NIC has received n bytes of payload.
 func (w *world) arrived(n uint64) {
 	w.t.Helper()
 	testkit.Eventually(w.t, "payload", func() bool {
@@ -28,18 +27,14 @@ func (w *world) arrived(n uint64) {
 	})
 }
 
-// TestCancelInTheMiddle cancels one end or both while bytes flow. A cancelled operation returns,
-// and Finish frees everything.
-//
 // Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestCancelInTheMiddle(t *testing.T) {
 	for _, mode := range modes {
 		for _, who := range []string{"sender", "receiver", "both", "connections"} {
 			t.Run(mode+"/"+who, func(t *testing.T) {
 				w := newWorld(t, options{})
-				// In mode devmem the transfer cannot complete, because no tokens are returned. A
-				// queue without pages does not receive anything, not even the peer's RST, so an end
-				// that is not cancelled may stall first.
+				// In mode devmem no tokens are returned, so the transfer cannot complete. A queue without pages receives
+				// nothing, not even the peer's RST: an end that is not cancelled may stall first.
 				send, recv := w.prepares(trial{mode: mode, size: 7 << 20, pages: 128, hold: 1 << 40, stall: 2, seed: 1})
 				testkit.OK(t, w.connect(t.Context(), send, recv))
 				sctx, scancel := context.WithCancel(t.Context())
@@ -69,7 +64,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				}
 				for name, err := range map[string]error{"sender": <-serrs, "receiver": <-rerrs} {
 					if mode == Copy && err == nil {
-						continue // it had completed before
+						continue // completed before
 					}
 					if err == nil || (who == name || who == "both") != errors.Is(err, context.Canceled) {
 						t.Errorf("%s: %v", name, err)
@@ -83,9 +78,6 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestFinishEndsWhatIsUnderWay calls Finish at every stage, without cancelling the running
-// operations.
-//
 // Invariant: guest-images: A transfer that ends at any moment leaves no state in NIC and stack.
 func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t, options{})
@@ -132,12 +124,12 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			if mode == Devmem {
 				serrs := start(t.Context(), w.a.send)
 				w.arrived(100 << 10)
-				w.finish() // finishes the sender first, which resets the receiver's connection
+				w.finish() // the sender first, which resets the receiver's connection
 				testkit.ErrorIs(t, <-serrs, errFinished, "send")
 				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("receive: %v", err)
 				}
-			} else { // without a sender
+			} else {
 				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
 				testkit.OK(t, Finish(t.Context(), w.b.end))
 				w.finish()
@@ -160,14 +152,12 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	})
 }
 
-// start runs an operation concurrently with the test.
 func start(ctx context.Context, f func(context.Context) error) <-chan error {
 	errs := make(chan error, 1)
 	go func() { errs <- f(ctx) }()
 	return errs
 }
 
-// busy returns the number of running operations.
 func (g *guest) busy() int {
 	g.node.mu.Lock()
 	defer g.node.mu.Unlock()
@@ -177,7 +167,6 @@ func (g *guest) busy() int {
 	return len(g.node.now.running)
 }
 
-// TestOrderOfCalls calls the operations in wrong orders.
 func TestOrderOfCalls(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
@@ -193,9 +182,6 @@ func TestOrderOfCalls(t *testing.T) {
 	w.end()
 }
 
-// TestAcceptTakesOnlyThePeer: if a stranger connects first, it is rejected, and the peer is
-// accepted. Of two handshakes that complete at the same time either may be accepted first; a
-// connection after the peer's is not considered.
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
@@ -222,7 +208,6 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 
 var errAny = errors.New("an error")
 
-// TestPrepareLeavesNothingAfterAnError makes several steps of Prepare fail.
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
 	buf := testkit.Must(w.b.node.dev.Register(1, 4<<20, 1<<20))(t)
@@ -287,7 +272,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		testkit.ErrorIs(t, Prepare(ctx, w.b.end, p), context.Canceled)
-		for range 20 { // at any point
+		for range 20 {
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := start(ctx, func(ctx context.Context) error { return Prepare(ctx, w.b.end, p) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
@@ -305,8 +290,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 
-// holds returns what a guest's NIC and stack hold, in words. It asks the NIC directly, not through
-// the guest.
+// holds asks the NIC directly, not through the guest.
 func (g *guest) holds() string {
 	flows, _ := g.port.Flows()
 	buffers, _ := g.port.Buffers()

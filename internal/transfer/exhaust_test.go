@@ -12,14 +12,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry returns how often receive queue 1 of a guest had no page to post, and how many packets the NIC
-// dropped at this queue.
+// dry returns how often receive queue 1 had no page to post, and the packets dropped there.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
 }
 
-// leastPool returns the smallest number of pages that a pool may have.
 func (g *guest) leastPool() uint64 {
 	g.t.Helper()
 	for n := uint64(1); n <= 1024; n++ {
@@ -39,8 +37,6 @@ func (g *guest) leastPool() uint64 {
 	return 0
 }
 
-// TestTinyPool transfers much more than the page pool holds, through the smallest pool and through pools
-// of three larger sizes.
 func TestTinyPool(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -59,8 +55,7 @@ func TestTinyPool(t *testing.T) {
 	}
 }
 
-// TestHeldTokensRunThePoolDry holds the tokens of a quarter to three quarters of the pages until the
-// end: the remaining pages must suffice, and the sender must not need a timeout for every segment or two.
+// TestHeldTokensRunThePoolDry holds the tokens of a part of the pages.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -74,14 +69,13 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 				t.Error("the pool was never dry")
 			}
 			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 600 {
-				// The transfer has some 1,450 segments: a timeout for every second one would send more of them again.
+				// Of some 1,450 segments: a timeout for every second one would send more again.
 				t.Errorf("%d segments were sent again", again)
 			}
 		})
 	}
 }
 
-// TestStalledConnectionGoesOn holds every token until no more data comes.
 func TestStalledConnectionGoesOn(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
@@ -97,15 +91,13 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	w.end()
 }
 
-// TestStallIsAnError has a receiver that returns no tokens: both ends detect the stall, report
-// TCP's state, and free everything.
 func TestStallIsAnError(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
 	testkit.OK(t, w.connect(t.Context(), send, recv))
-	errs := start(t.Context(), w.a.send) // started separately, so that neither end cancels the other
+	errs := start(t.Context(), w.a.send) // neither end cancels the other
 	for what, err := range map[string]error{"receiver": w.b.receive(t.Context()), "sender": <-errs} {
 		var stall *devmem.StallError
 		if !errors.As(err, &stall) {
@@ -114,7 +106,7 @@ func TestStallIsAnError(t *testing.T) {
 		}
 		testkit.ErrorSays(t, err, "no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes")
 	}
-	for _, g := range []*guest{w.a, w.b} { // the State of a stalled connection remains until Finish
+	for _, g := range []*guest{w.a, w.b} { // it remains until Finish
 		if s := State(t.Context(), g.end); !strings.Contains(s, "snd{") {
 			t.Errorf("state %q", s)
 		}

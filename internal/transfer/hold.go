@@ -9,20 +9,19 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// held are tokens that a receiver keeps although an engine has copied their fragments to the
-// destination, to exhaust a page pool on purpose.
+// held are tokens that a receiver keeps, to exhaust a page pool on purpose.
 type held struct {
-	limit uint64        // the most tokens to hold; 0: none
-	wait  time.Duration // the time without data after which all tokens are returned; 0: never
+	limit uint64        // the most tokens; 0: none
+	wait  time.Duration // without data, until all are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
 	tokens uint64          // under mu: number of tokens in sets
-	most   uint64          // under mu: the largest value of tokens
+	most   uint64          // under mu: the largest tokens
 	stalls uint64          // under mu: how often all tokens were returned
 }
 
-// take keeps tokens up to the limit, and returns the others as rest; it keeps none after a stall.
+// take keeps tokens up to the limit, and returns the rest; it keeps none after a stall.
 func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +50,6 @@ func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	return rest
 }
 
-// deadline returns the time until which a receiver may wait for data; zero: no deadline.
 func (h *held) deadline() (t time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,15 +59,14 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled returns all held tokens to the connection if err is a passed deadline. If there were any, take
-// keeps no tokens afterwards. The bool reports whether err was a passed deadline.
+// stalled reports whether err is a passed deadline, and then returns all held tokens to the connection.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tokens == 0 { // no sender waits for held tokens
+	if h.tokens == 0 {
 		return true, nil
 	}
 	h.stalls++
@@ -82,7 +79,6 @@ func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	return true, nil
 }
 
-// counts returns the most tokens held at a time, and how often stalled has returned all of them.
 func (h *held) counts() (most, stalls uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,18 +10,17 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// host has the Nodes of a guest, which its agent's operations share.
+// host has the Nodes of a guest, for its agent's operations.
 type host struct {
 	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
 
 	setup sync.Mutex       // one Setup or Close at a time
-	first map[string]first // under setup, by SetupArgs.Interface: the first Node of each NIC with vnic's driver
+	first map[string]first // under setup, by SetupArgs.Interface: of each NIC with vnic's driver
 
 	mu    sync.Mutex
 	nodes map[int]*Node // under mu
 }
 
-// first is the first Node of a NIC, which opened it.
 type first struct {
 	*Node
 	found SetupResult
@@ -36,7 +35,6 @@ func (h *host) get(number int) (*Node, error) {
 	return h.nodes[number], nil
 }
 
-// set sets the Node of a number; nil removes it.
 func (h *host) set(number int, n *Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,14 +46,13 @@ func (h *host) set(number int, n *Node) {
 	}
 }
 
-// Ops registers the operations with the agent of this process. All operations share one host.
+// Ops registers the operations with the agent of this process.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)
 	}
 }
 
-// ops returns all operations by name.
 func (h *host) ops() map[string]agent.Op {
 	all := map[string]agent.Op{setupName: agent.Decoded(h.setUp), closeName: agent.Decoded(h.closeNode)}
 	for name, op := range served {

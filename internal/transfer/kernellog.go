@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// complaint matches the kernel's messages about its own errors.
 var complaint = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|Unrecoverable platform error|Bad page`)
 

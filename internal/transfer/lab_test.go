@@ -22,14 +22,13 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// world is two guests in this process, each with a GPU and a vnic NIC, on a switch.
+// world is two guests in this process, each with a GPU and a vnic NIC.
 type world struct {
 	t     testing.TB
 	a, b  *guest
 	ports *atomic.Uint32
 }
 
-// options are a world's; the zero value is the default.
 type options struct {
 	mtu     int
 	gpuSize uint64
@@ -40,17 +39,16 @@ type options struct {
 type guest struct {
 	t    testing.TB
 	gpu  *gpumem.GPU
-	ram  []byte // the GPU's memory
+	ram  []byte
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	new  string // its state when nothing is prepared, to compare
+	new  string // when nothing is prepared
 	end  Guest  // node, or a Remote of it
 	v4   netip.Addr
 	v6   netip.Addr
 }
 
-// on returns op as a call on g.
 func on(g Guest, op func(context.Context, Guest) error) func(context.Context) error {
 	return func(ctx context.Context) error { return op(ctx, g) }
 }
@@ -89,14 +87,12 @@ func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	return g
 }
 
-// in returns the world with a subtest's t.
 func (w *world) in(t testing.TB) *world {
 	a, b := *w.a, *w.b
 	a.t, b.t = t, t
 	return &world{t: t, a: &a, b: &b, ports: w.ports}
 }
 
-// trial is one transfer from A to B.
 type trial struct {
 	mode  string
 	v6    bool
@@ -108,9 +104,8 @@ type trial struct {
 	seed  uint64
 }
 
-const dataOff = 8 << 20 // offset of the data in each GPU; the pool lies below
+const dataOff = 8 << 20 // in each GPU; the pool lies below
 
-// prepares returns the arguments of Prepare for both ends.
 func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
 	from, to := netip.AddrPortFrom(w.a.v4, port), netip.AddrPortFrom(w.b.v4, port)
@@ -130,7 +125,6 @@ func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	return send, recv
 }
 
-// connect prepares and connects both ends.
 func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 	if err := both(ctx, func(ctx context.Context) error { return Prepare(ctx, w.a.end, send) },
 		func(ctx context.Context) error { return Prepare(ctx, w.b.end, recv) }); err != nil {
@@ -145,13 +139,11 @@ func (w *world) connect(ctx context.Context, send, recv PrepareArgs) error {
 func (g *guest) send(ctx context.Context) error    { return testkit.Err(Send(ctx, g.end)) }
 func (g *guest) receive(ctx context.Context) error { return testkit.Err(Receive(ctx, g.end)) }
 
-// moves sends and receives, and must succeed.
 func (w *world) moves() {
 	w.t.Helper()
 	testkit.OK(w.t, both(w.t.Context(), w.a.send, w.b.receive))
 }
 
-// move sends and receives.
 func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
 	err = both(ctx, func(ctx context.Context) (err error) { ra, err = Send(ctx, w.a.end); return err },
 		func(ctx context.Context) (err error) { rb, err = Receive(ctx, w.b.end); return err })
@@ -163,7 +155,6 @@ func (w *world) finish() {
 	testkit.OK(w.t, errors.Join(Finish(w.t.Context(), w.a.end), Finish(w.t.Context(), w.b.end)))
 }
 
-// end finishes both ends, and checks that nothing is left.
 func (w *world) end() {
 	w.t.Helper()
 	w.finish()
@@ -171,7 +162,6 @@ func (w *world) end() {
 	w.b.empty()
 }
 
-// run does a whole transfer, and checks every byte and that nothing is left.
 func (w *world) run(x trial) (ra, rb Result) {
 	w.t.Helper()
 	send, recv := w.prepares(x)
@@ -188,7 +178,6 @@ func (w *world) run(x trial) (ra, rb Result) {
 	return ra, rb
 }
 
-// check compares the destination with the pattern, and the memory after it with the poison.
 func (w *world) check(p PrepareArgs, seed uint64) {
 	w.t.Helper()
 	got := w.b.ram[p.Off:][:p.Bytes]
@@ -207,7 +196,6 @@ func (w *world) check(p PrepareArgs, seed uint64) {
 	}
 }
 
-// empty checks that a guest holds nothing of any transfer, by what its NIC and its stack hold.
 func (g *guest) empty() {
 	g.t.Helper()
 	testkit.Equal(g.t, "left", g.holds(), g.new)
@@ -218,7 +206,7 @@ func (g *guest) empty() {
 	}
 }
 
-// both runs two ends concurrently; the first error cancels the other.
+// both runs f and g concurrently; the first error cancels the other.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })

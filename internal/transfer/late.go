@@ -11,21 +11,19 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// late makes a receiver return tokens of received fragments with a delay, like a program that is
-// slow to use received data, so that the page pool runs low for a while.
+// late makes a receiver return tokens with a delay, like a program that is slow to use received data.
 type late struct {
-	by atomic.Int64 // the delay in nanoseconds; 0: none
+	by atomic.Int64 // nanoseconds
 
 	mu      sync.Mutex
-	waiting uint64 // under mu: number of delayed tokens
-	most    uint64 // under mu: the largest value of waiting in this transfer
+	waiting uint64 // under mu: delayed tokens
+	most    uint64 // under mu: the largest waiting of this transfer
 }
 
-// maxLate bounds the delay.
 const maxLate = 10 * time.Second
 
-// LateTokens makes the Node return the tokens of received fragments with a delay from now on; 0:
-// without. When a transfer ends, the Node returns its delayed tokens at once.
+// LateTokens makes the Node return the tokens of received fragments with a delay from now on. When a transfer
+// ends, its delayed tokens are returned.
 func (n *Node) LateTokens(_ context.Context, by time.Duration) error {
 	if by < 0 || by > maxLate {
 		return fmt.Errorf("tokens late by %v: 0 to %v: %w", by, maxLate, syscall.EINVAL)
@@ -34,18 +32,16 @@ func (n *Node) LateTokens(_ context.Context, by time.Duration) error {
 	return nil
 }
 
-// begin resets the count for a new transfer.
 func (l *late) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.most = 0
 }
 
-// now returns the current delay.
 func (l *late) now() time.Duration { return time.Duration(l.by.Load()) }
 
-// giveBack returns tokens after a delay, or at once when ctx ends: then the transfer is over, the
-// connection may be closed, and an error does not matter.
+// giveBack returns tokens after a delay, or when ctx ends: the connection may then be closed, and an error does
+// not matter.
 func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens, c devmem.Conn) error {
 	n := uint64(t.Len())
 	l.mu.Lock()
@@ -65,7 +61,6 @@ func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens,
 	return nil
 }
 
-// mostLate returns the most tokens that were delayed at a time.
 func (l *late) mostLate() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// With delayed tokens a small pool runs dry repeatedly: the stream is still right, and the receiver
-// counts the delayed tokens. Without a delay the count is 0.
 func TestLateTokensRunThePoolDry(t *testing.T) {
 	testkit.Slow(t)
 	w := newWorld(t, options{})
@@ -35,7 +33,6 @@ func TestLateTokensRunThePoolDry(t *testing.T) {
 	}
 }
 
-// A transfer whose tokens would be returned long after its end does not wait for them.
 func TestLateTokensGoBackAtTheEnd(t *testing.T) {
 	w := newWorld(t, options{})
 	testkit.OK(t, w.b.node.LateTokens(t.Context(), maxLate))

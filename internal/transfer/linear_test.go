@@ -16,9 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes: a transfer whose flow rule is deleted arrives unsplit on queue 0, from its beginning
-// or from the middle on. The bytes still reach their place and are counted, and each round uses the same
-// memory for them.
+// TestRuleThatGoes: without its flow rule a transfer arrives unsplit.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -40,7 +38,7 @@ func TestRuleThatGoes(t *testing.T) {
 			var rb Result
 			errs := start(t.Context(), func(ctx context.Context) (err error) { _, rb, err = w.move(ctx); return err })
 			if name == "in the middle" {
-				w.arrived(2*size + size/3) // after the bytes of other rounds, on all queues
+				w.arrived(2*size + size/3) // after the bytes of other rounds
 				forget()
 			}
 			testkit.OK(t, <-errs)
@@ -57,8 +55,7 @@ func TestRuleThatGoes(t *testing.T) {
 	}
 }
 
-// fakeHost is the memory and the engines of a guest for a simulated NIC (stacktest), which has
-// neither.
+// fakeHost is a guest's memory and engines for a simulated NIC.
 type fakeHost struct {
 	gpu []byte
 	dma []byte
@@ -99,8 +96,6 @@ func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus
 	return s, err
 }
 
-// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header
-// buffer.
 func TestLinearFragments(t *testing.T) {
 	for _, head := range []int{1, 100} {
 		t.Run(fmt.Sprint(head), func(t *testing.T) {
@@ -143,7 +138,6 @@ func TestLinearFragments(t *testing.T) {
 	}
 }
 
-// TestTokensGoBackInSeveralCalls returns more ranges than one call accepts.
 func TestTokensGoBackInSeveralCalls(t *testing.T) {
 	var tokens devmem.Tokens
 	fill := func() {

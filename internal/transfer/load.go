@@ -21,10 +21,10 @@ type Source struct {
 	URL         string        `json:"url"`
 	Header      http.Header   `json:"header,omitempty"`
 	Names       []netip.Addr  `json:"names,omitempty"` // DNS servers, asked over TCP
-	Hosts       []HostAddr    `json:"hosts,omitempty"` // names with a fixed address
+	Hosts       []HostAddr    `json:"hosts,omitempty"` // with a fixed address
 	Local       netip.Addr    `json:"local"`
 	GPU         int           `json:"gpu"`
-	Data        Area          `json:"data"` // destination of the file
+	Data        Area          `json:"data"` // of the file
 	Pool        Area          `json:"pool"` // buffer for received packets
 	Queue       int           `json:"queue"`
 	Connections int           `json:"connections"`
@@ -32,7 +32,7 @@ type Source struct {
 	Timeout     time.Duration `json:"timeout"` // nanoseconds; 0: the loader's default
 	Retry       time.Duration `json:"retry"`   // nanoseconds; 0: the loader's default
 	Copy        bool          `json:"copy,omitempty"`
-	Tensors     bool          `json:"tensors,omitempty"` // the file has the safetensors format, and its header is read
+	Tensors     bool          `json:"tensors,omitempty"` // the file has the safetensors format
 }
 
 // HostAddr is the address of a host name.
@@ -46,21 +46,20 @@ type SourceInfo struct {
 	URL     string          `json:"url"` // after redirects
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
-	Tensors []loader.Tensor `json:"tensors,omitempty"` // the first ones, as many as fit into a message
-	Count   int             `json:"count,omitempty"`   // the number of tensors
-	Data    uint64          `json:"data,omitempty"`    // offset in the file at which the tensors begin
+	Tensors []loader.Tensor `json:"tensors,omitempty"` // as many as fit into a message
+	Count   int             `json:"count,omitempty"`   // of all
+	Data    uint64          `json:"data,omitempty"`    // where the tensors begin
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
-	// If Records is not 0, it is the size of a record, in bytes, and Load reads the records of the file
-	// in batches, until the file's end. Otherwise it reads [Off, Off+Len) of the file to offset Mem of
-	// Source.Data.
+	// If Records is not 0, it is the size of a record, in bytes, and Load reads records in batches. Otherwise it
+	// reads [Off, Off+Len) of the file to offset Mem of Source.Data.
 	Records uint64        `json:"records,omitempty"`
-	Batch   uint64        `json:"batch,omitempty"` // records per batch
-	Depth   int           `json:"depth,omitempty"` // batches read ahead
-	Step    time.Duration `json:"step,omitempty"`  // nanoseconds that the consumer needs per batch
-	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
+	Batch   uint64        `json:"batch,omitempty"`
+	Depth   int           `json:"depth,omitempty"` // batches ahead
+	Step    time.Duration `json:"step,omitempty"`  // nanoseconds per batch of the consumer
+	Skip    uint64        `json:"skip,omitempty"`  // before the first record
 
 	Off uint64 `json:"off,omitempty"`
 	Len uint64 `json:"len,omitempty"`
@@ -75,15 +74,14 @@ type LoadResult struct {
 	Cost
 }
 
-// source is a Node's open file.
 type source struct {
 	*loader.Object
 	data    devmem.Buffer
 	tensors *loader.Safetensors
-	undo    undo.Stack // closes the Object and unregisters the areas
+	undo    undo.Stack
 }
 
-// OpenSource registers the areas of GPU memory, and requests the file's description from the server.
+// OpenSource registers the areas of GPU memory, and asks the server about the file.
 func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -120,11 +118,10 @@ func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err e
 	return info, nil
 }
 
-// maxListed bounds the list of tensors in a message, in bytes: a line of the results channel has at
-// most 1 MiB (agent.MaxLine), and JSON encodes a byte as at most six.
+// maxListed bounds the list of tensors in a message, in bytes: a line has at most 1 MiB (agent.MaxLine), and
+// JSON encodes a byte as at most six.
 const maxListed = 128 << 10
 
-// listed returns the first tensors, as many as fit into a message.
 func listed(list []loader.Tensor) []loader.Tensor {
 	n := 0
 	for i := range list {
@@ -135,8 +132,7 @@ func listed(list []loader.Tensor) []loader.Tensor {
 	return list
 }
 
-// resolver returns a function that resolves a host name: by s.Hosts, else as a literal address, else
-// by DNS over TCP.
+// resolver resolves a host name by s.Hosts, else as an address, else by DNS over TCP.
 func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
 	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		err := error(syscall.EHOSTUNREACH)
@@ -161,8 +157,7 @@ func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]net
 	}
 }
 
-// Load reads the open Source, or a part of it, into the GPU's memory. It ends early when ctx ends or
-// CloseSource is called.
+// Load reads the open Source, or a part of it, into the GPU's memory.
 func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	n.opening.Lock()
 	s := n.source
@@ -183,7 +178,7 @@ func (n *Node) Load(ctx context.Context, l LoadArgs) (r LoadResult, err error) {
 	return r, err
 }
 
-// consume reads the file's records in batches as a training loop does, and keeps each batch for l.Step.
+// consume reads the file's records in batches as a training loop does.
 func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error {
 	batches, err := s.Records(ctx, loader.RecordsConfig{Buffer: s.data, Off: l.Mem, Skip: l.Skip, RecordSize: l.Records,
 		Batch: l.Batch, Depth: l.Depth})
@@ -201,7 +196,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 			return err
 		}
 		r.Bytes += b.Len
-		if l.Step > 0 { // stands for the GPU's work on the batch
+		if l.Step > 0 { // the GPU's work on the batch
 			select {
 			case <-time.After(l.Step):
 			case <-ctx.Done():
@@ -214,7 +209,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 	}
 }
 
-// CloseSource ends a running Load and closes the open Source, if there is one.
+// CloseSource ends a running Load and closes the open Source, if any.
 func (n *Node) CloseSource(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()

@@ -10,9 +10,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestLossyLink transfers over links that lose and reorder segments, in both directions, with many
-// seeds.
-//
 // Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
 // comes back.
 func TestLossyLink(t *testing.T) {

@@ -16,14 +16,13 @@ type Loss int
 
 // Kinds of Loss.
 const (
-	NoLoss   Loss = iota // segments are never lost
+	NoLoss   Loss = iota // none
 	PoolLoss             // at the receiver, whose page pool is too small
 	LinkLoss             // on the link
 )
 
-// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to
-// which Open adds the driver's idle polling; nil: unknown. The Node owns the NIC, also after an
-// error.
+// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, without the
+// driver's idle polling; nil: unknown. After an error the NIC is closed.
 func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}
@@ -52,8 +51,8 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 	return node, nil
 }
 
-// Close cancels running operations, and closes the device and the NIC; for a Node that Another made
-// it leaves both open. The memory for transfers is invalid after the device is closed.
+// Close cancels running operations, and closes the device and the NIC; for a Node that Another made it leaves
+// both open.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Finish.Here())
 	defer cancel()

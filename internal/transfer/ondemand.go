@@ -25,63 +25,61 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// MemoryODP is memory on demand: memory of a guest's program that is not pinned. A page is in RAM
-// or, if the GPU's driver has moved it, private to a GPU. The NIC requests each page when it needs it.
+// MemoryODP is memory on demand: a program's memory that is not pinned. A page is in RAM or, if the GPU's
+// driver has moved it, private to a GPU. The NIC requests each page when it needs it.
 const MemoryODP = "odp"
 
-// Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU while transfers run.
+// Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU during transfers.
 type Storm struct {
-	Rate    float64 `json:"rate"`              // pages per second; 0: as fast as possible
-	Seed    uint64  `json:"seed"`              // of the random choice of pages
+	Rate    float64 `json:"rate"` // 0: as fast as possible
+	Seed    uint64  `json:"seed"`
 	Compact bool    `json:"compact,omitempty"` // Linux also moves pages within RAM (/proc/sys/vm/compact_memory)
 }
 
 // ODPStats are statistics of memory on demand.
 type ODPStats struct {
-	ToGPU   uint64 `json:"to_gpu"`  // pages moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`  // pages moved to RAM on request
-	Touched uint64 `json:"touched"` // pages moved to RAM because the program, or the NIC's request, touched them
-	Private uint64 `json:"private"` // pages now in the GPU
+	ToGPU   uint64 `json:"to_gpu"`  // pages
+	ToRAM   uint64 `json:"to_ram"`  // pages, on request
+	Touched uint64 `json:"touched"` // pages that the program, or the NIC's request, moved to RAM by touching them
+	Private uint64 `json:"private"` // pages in the GPU now
 
-	Invalidations uint64   `json:"invalidations"` // invalidations that the GPU's driver reported to the NIC
-	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not use
-	Refused       uint64   `json:"refused"`       // invalidations that failed because the driver was not allowed to wait
+	Invalidations uint64   `json:"invalidations"` // reported to the NIC
+	Untold        uint64   `json:"untold"`        // of pages that the NIC did not use
+	Refused       uint64   `json:"refused"`       // failed: the driver was not allowed to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
 
 	Left   uint64 `json:"left"`   // pages of the GPU that the driver has freed and filled with a pattern
-	Broken uint64 `json:"broken"` // part of Left: pages written afterwards, by DMA after an acknowledged invalidation
+	Broken uint64 `json:"broken"` // part of Left: written afterwards, by DMA
 
-	Compacted uint64 `json:"compacted"` // pages of any program that Linux has moved within RAM
+	Compacted uint64 `json:"compacted"` // pages of any program, within RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
-	Requests uint64 `json:"requests"` // page requests that the program has answered
-	Late     uint64 `json:"late"`     // part of Requests: requests that the program has answered too late
-	Errno    uint16 `json:"errno"`    // the driver's last error for a page
+	Requests uint64 `json:"requests"` // answered page requests
+	Late     uint64 `json:"late"`     // part of Requests
+	Errno    uint16 `json:"errno"`    // the driver's last one
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
 
-// onDemand is memory on demand of this program, or of an owner process.
 type onDemand struct {
 	file   *gpudriver.File
-	base   uint64 // offset in the GPU's memory at which the driver's memory begins
-	memory []byte // of this program; nil: the owner has the memory
+	base   uint64 // where the driver's memory begins in the GPU's
+	memory []byte // nil: the owner has the memory
 	owner  *owner // nil: this program has the memory
 	region *gpudriver.Region
 	key    uint32
 	server *rdma.PageServer
 	idle   time.Duration
-	undo   undo.Stack    // for close
-	errno  atomic.Uint32 // the driver's last error for a page that the NIC did not get
+	undo   undo.Stack
+	errno  atomic.Uint32 // the driver's last error for a page
 
 	mu    sync.Mutex
 	storm context.CancelFunc // under mu; nil: none
 	moved chan error
 }
 
-// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver. Without
-// r.Owner it registers no buffer of GPU memory with the NIC: the NIC requests each page when it needs it.
+// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -149,8 +147,8 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	return all, nil
 }
 
-// serve starts another process, whose memory the memory on demand is. It also allocates and
-// registers as much pinned GPU memory, which queue pairs still use after that process is gone.
+// serve starts the owner process, and registers as much pinned GPU memory, which stays usable without that
+// process.
 func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
 	var id uint32
 	var err error
@@ -171,7 +169,7 @@ func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, acc
 	return pd.RegisterBuffer(buffer, 0, r.Data.Bytes, access)
 }
 
-// find answers a page request of the NIC: it requests the pages from the GPU's driver.
+// find answers a page request of the NIC by asking the GPU's driver.
 func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.PageAnswer) {
 	pages, generation, err := o.region.Fault(r.First, int(r.Count), r.Write, r.InRAM)
 	var errno syscall.Errno
@@ -196,11 +194,9 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close ends the storm, the page server and the owner process, and frees the memory. The caller closes
-// the memory regions before.
+// close frees the memory. Its memory regions must be closed before.
 func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
-// odp returns the open memory on demand, or an error.
 func (n *Node) odp(what string) (*onDemand, error) {
 	e, err := n.rdmaOf(what)
 	if err != nil {
@@ -212,8 +208,7 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm starts to move pages of the memory on demand, until EndStorm. If another process has
-// the memory, that process moves its pages until it exits.
+// StartStorm moves pages of the memory on demand, until EndStorm, or in another process until that exits.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -237,7 +232,7 @@ func (o *onDemand) startStorm(s Storm) error {
 	return nil
 }
 
-// EndStorm ends a storm in this process, and waits for its end.
+// EndStorm ends a storm in this process.
 func (n *Node) EndStorm(context.Context) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -257,7 +252,6 @@ func (o *onDemand) calm() error {
 	return <-o.moved
 }
 
-// move moves one random page after the other, from RAM to the GPU or from the GPU to RAM, until ctx ends.
 func (o *onDemand) move(ctx context.Context, s Storm) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 1))
 	pages := len(o.memory) / gpudriver.PageSize
@@ -323,7 +317,7 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 		Idle: uint64(o.idle)}, nil
 }
 
-// compacted returns the number of pages that Linux has moved within RAM since it booted.
+// compacted returns the pages that Linux has moved within RAM.
 func compacted() (n uint64) {
 	b, _ := os.ReadFile("/proc/vmstat")
 	for line := range strings.Lines(string(b)) {
@@ -334,12 +328,12 @@ func compacted() (n uint64) {
 	return n
 }
 
-// Digest is the SHA-256 of the program's memory. Computing it moves all pages to RAM.
+// Digest is the SHA-256 of the program's memory.
 type Digest struct {
 	SHA256 string `json:"sha256"`
 }
 
-// DigestODP hashes the memory on demand.
+// DigestODP hashes the memory on demand, which moves its pages to RAM.
 func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	o, err := n.odp("hash memory on demand")
 	if err != nil {
@@ -352,8 +346,7 @@ func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	return Digest{hex.EncodeToString(sum[:])}, nil
 }
 
-// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on this
-// idle machine. A driver that waits for a NIC's answer has the same delay.
+// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on an idle machine.
 func idleWake() time.Duration {
 	const sleeps, asked = 200, 200 * time.Microsecond
 	late := make([]time.Duration, sleeps)

@@ -6,9 +6,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// The table of operations. Each row is both ends of one operation: Ops serves it in a guest under
-// its name, and calling the variable requests it from a Guest. For a guest in QEMU the caller calls
-// Remote.Setup before the operations, and Remote.Close after them.
+// The table of operations: Ops serves each in a guest under its name, and calling the variable requests it from
+// a Guest.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -58,7 +57,7 @@ const (
 
 // Guest is a Node in this process, or a Remote, which calls a guest's agent.
 type Guest interface {
-	// Do runs an operation. Callers use the rows of the table instead.
+	// Do runs an operation. Callers use the table instead.
 	Do(ctx context.Context, c Call) error
 }
 
@@ -76,11 +75,10 @@ func (n *Node) Do(_ context.Context, c Call) error { return c.run(n) }
 // Remote is a Node in a guest, called through the guest's agent.
 type Remote struct {
 	Agent *agent.Client
-	Node  int // its number; 0 if the guest has only one
+	Node  int // 0 if the guest has only one
 }
 
-// request carries an operation's arguments to a guest, which may have several Nodes. Operations of
-// different Nodes may run concurrently.
+// request carries an operation's arguments to a Node.
 type request[A any] struct {
 	Node int `json:"node,omitempty"`
 	Args A   `json:"args"`
@@ -97,12 +95,12 @@ func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err er
 	return res, err
 }
 
-// Close is Node.Close. The guest's NIC can be set up again afterwards.
+// Close is Node.Close. The NIC can be set up again afterwards.
 func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
 
-// State returns a text: the TCP state of a Guest's connection, or why the state is unknown.
+// State returns the TCP state of a Guest's connection, or why it is unknown.
 func State(ctx context.Context, g Guest) string {
 	s, err := state(ctx, g)
 	if err != nil {
@@ -111,7 +109,7 @@ func State(ctx context.Context, g Guest) string {
 	return s
 }
 
-// served are the table's operations by name, with arguments as JSON.
+// served are operations by name, with arguments as JSON.
 var served = map[string]func(h *host) agent.Op{}
 
 // op makes the row of an operation with arguments and a result.
@@ -133,13 +131,11 @@ func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) f
 	}
 }
 
-// opNoArgs makes the row of an operation with only a result.
 func opNoArgs[R any](name string, run func(*Node, context.Context) (R, error)) func(context.Context, Guest) (R, error) {
 	f := op(name, func(n *Node, ctx context.Context, _ agent.None) (R, error) { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) (R, error) { return f(ctx, g, agent.None{}) }
 }
 
-// opNoResult makes the row of an operation with only arguments.
 func opNoResult[A any](name string, run func(*Node, context.Context, A) error) func(context.Context, Guest, A) error {
 	f := op(name, func(n *Node, ctx context.Context, args A) (none agent.None, err error) {
 		return none, run(n, ctx, args)
@@ -150,7 +146,6 @@ func opNoResult[A any](name string, run func(*Node, context.Context, A) error) f
 	}
 }
 
-// opPlain makes the row of an operation without arguments and result.
 func opPlain(name string, run func(*Node, context.Context) error) func(context.Context, Guest) error {
 	f := opNoResult(name, func(n *Node, ctx context.Context, _ agent.None) error { return run(n, ctx) })
 	return func(ctx context.Context, g Guest) error { return f(ctx, g, agent.None{}) }

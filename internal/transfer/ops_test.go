@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// agents has the hosts of this package's tests by guest hostname, because the agent's registry is
-// global.
+// The agent's registry is global: hosts are by guest hostname.
 var agents struct {
 	sync.Mutex
 	hosts map[string]*host
@@ -35,8 +34,7 @@ func init() {
 	}
 }
 
-// remote starts an agent for a guest, and returns a Remote that calls the agent, and the agent's host.
-// Remote.Setup opens the guest's NIC, as in a guest under QEMU.
+// remote starts an agent for a guest.
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node
@@ -107,8 +105,7 @@ func TestRemoteGuests(t *testing.T) {
 		}
 		testkit.ErrorSays(t, Prepare(ctx, ra, PrepareArgs{Mode: "none"}), "neither")
 
-		// A host cancels: its calls return at once, the guests' calls run on for a moment, and
-		// Finish waits for them.
+		// The guests' calls run on for a moment after the host has cancelled them.
 		for range 5 {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			testkit.OK(t, w.connect(ctx, send, recv))
@@ -126,7 +123,7 @@ func TestRemoteGuests(t *testing.T) {
 			testkit.ErrorIs(t, <-done, context.Canceled)
 			w.end()
 		}
-		for range 5 { // the same during Prepare
+		for range 5 {
 			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
 			part, cancel := context.WithCancel(ctx)
 			done := start(part, func(ctx context.Context) error { return Prepare(ctx, ra, send) })
@@ -156,8 +153,6 @@ func TestOpsWithoutNIC(t *testing.T) {
 	testkit.Must(h.ops()[closeName](t.Context(), nil))(t)
 }
 
-// Two Nodes of one NIC transfer concurrently, each with other arguments. Setup and Close of each Node
-// are separate calls.
 func TestNodesOfOneNIC(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "several a")
@@ -172,7 +167,7 @@ func TestNodesOfOneNIC(t *testing.T) {
 			testkit.ErrorSays(t, testkit.Err(r.Setup(ctx, SetupArgs{})), "set up already")
 		}
 	}
-	// The first Nodes' transfer continues while the second Nodes prepare, transfer and finish.
+	// The first Nodes' transfer continues meanwhile.
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 1})
 	w.a.end, w.b.end = a[0], b[0]
 	testkit.OK(t, w.connect(ctx, send, recv))

@@ -16,27 +16,26 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// OwnerName is the name (argv[0]) under which the guest's program is started again to run Owner.
+// OwnerName is argv[0] of the guest's program to run Owner.
 const OwnerName = "vnic-memory-owner"
 
-// ownerFile is the file descriptor of the GPU's device in the owner's process.
+// ownerFile is the descriptor of the GPU's device in the owner's process.
 const ownerFile = 3
 
-// owner is a separate process that has an RDMA's memory on demand, so that KillOwner can kill it.
-// This process answers the NIC's page requests for that memory, also after the kill, through the
-// device file that both processes have open.
+// owner is a separate process with an RDMA's memory on demand, for KillOwner. This process answers the NIC's
+// page requests for that memory, also after the kill.
 type owner struct {
 	proc *os.Process
-	in   io.WriteCloser // its stdin; the process exits when it is closed
+	in   io.WriteCloser // stdin; the process exits when it is closed
 }
 
-// ownerRegion is the first line of the owner process's output: its gpudriver.Region, or an error.
+// ownerRegion is the first line of the owner's output: its gpudriver.Region, or an error.
 type ownerRegion struct {
 	ID    uint32 `json:"id"`
 	Error string `json:"error,omitempty"`
 }
 
-// startOwner starts an owner process, which allocates size bytes and opens a region of them.
+// startOwner starts a process, which allocates size bytes and opens a region of them.
 func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
 	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -73,8 +72,7 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 // storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill kills the process, and returns how long its exit took. During the exit Linux makes the NIC
-// stop using the process's memory.
+// kill returns how long the process's exit took, in which Linux makes the NIC stop using its memory.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {
@@ -84,18 +82,17 @@ func (o *owner) kill() (took time.Duration, err error) {
 	return time.Since(begin), err
 }
 
-// close ends the process, unless it has been killed.
 func (o *owner) close() error {
 	err := o.in.Close()
 	if _, e := o.proc.Wait(); e != nil && !errors.Is(e, os.ErrProcessDone) && !errors.Is(e, syscall.ECHILD) &&
-		!errors.Is(e, syscall.EINVAL) { // the process was waited for before
+		!errors.Is(e, syscall.EINVAL) { // waited for before
 		err = errors.Join(err, e)
 	}
 	return err
 }
 
-// Owner is the program of the owner process: it allocates as much memory as the argument says and
-// opens a region of it, until its stdin ends. Each line of stdin is a Storm.
+// Owner is the program of the owner process: it opens a region of memory, of the size in the argument, until
+// its stdin ends. Each line of stdin is a Storm.
 func Owner(args []string) int {
 	err := errors.New("not to be started by hand")
 	var size int
@@ -135,8 +132,7 @@ func runOwner(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
 	return errors.Join(err, o.calm())
 }
 
-// allocate allocates memory of this process, which begins in the GPU, or in RAM where the GPU is
-// full.
+// allocate allocates memory of this process, in the GPU as far as there is room.
 func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -172,13 +168,13 @@ func (n *Node) KillOwner(context.Context) (k Killed, err error) {
 	return k, err
 }
 
-// Page is a page of memory on demand.
+// Page is a page of memory on demand, by its index.
 type Page struct {
 	Page int `json:"page"`
 }
 
-// hardOffline makes Linux treat the page of RAM at an address as broken
-// (Documentation/ABI/testing/sysfs-memory-page-offline). MADV_HWPOISON would kill this program.
+// hardOffline makes Linux treat a page of RAM as broken (Documentation/ABI/testing/sysfs-memory-page-offline).
+// MADV_HWPOISON would kill this program.
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
 // BreakPage moves a page of memory on demand to RAM and makes Linux treat it as broken.
@@ -207,7 +203,7 @@ type Bytes struct {
 // MaxRead bounds one ReadODP, in bytes.
 const MaxRead = 512 << 10
 
-// ReadODP reads this process's memory on demand with the CPU, which moves the pages to RAM.
+// ReadODP reads this process's memory on demand with the CPU, which moves its pages to RAM.
 func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
 	o, err := n.odp("read memory on demand")
 	if err != nil {

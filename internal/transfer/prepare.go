@@ -11,9 +11,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Prepare begins a transfer: it registers the GPU memory with the NIC, fills the source with a
-// pattern or the destination with poison, and in mode devmem binds the source or the page pool. If
-// there is an error, it frees what it made.
+// Prepare begins a transfer: it registers the GPU memory with the NIC, fills it, and in mode devmem binds the
+// source or the page pool. After an error it has freed what it made.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)
@@ -43,7 +42,7 @@ func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	return err
 }
 
-// because adds the cause of an operation's cancellation to its error, if it was cancelled.
+// because adds the cause of ctx's cancellation to err.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)

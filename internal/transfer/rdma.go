@@ -20,31 +20,30 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// RDMA is a guest's end of queue pairs with which one guest's NIC reads or writes the other guest's
-// memory (package rdma).
+// RDMA is a guest's end of queue pairs by which one guest's NIC accesses the other guest's memory (package
+// rdma).
 type RDMA struct {
 	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else vice versa
-	Read    bool           `json:"read,omitempty"`  // the NIC reads the offered memory; else it writes to it
-	Both    bool           `json:"both,omitempty"`  // the NIC reads and writes the offered memory
-	Memory  string         `json:"memory"`          // the kind of this end's memory: MemoryGPU, MemoryRAM or MemoryODP
+	Read    bool           `json:"read,omitempty"`  // the NIC reads that memory; else it writes to it
+	Both    bool           `json:"both,omitempty"`  // the NIC reads and writes it
+	Memory  string         `json:"memory"`          // of this end: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`   // source or destination in the GPU's memory
-	Local   netip.AddrPort `json:"local"`  // address of the TCP connection by which queue pairs are connected
-	Remote  netip.AddrPort `json:"remote"` // address on which the offering end listens
+	Data    Area           `json:"data"`   // in the GPU's memory
+	Local   netip.AddrPort `json:"local"`  // of the TCP connection that connects queue pairs
+	Remote  netip.AddrPort `json:"remote"` // where the offering end listens
 	QPs     int            `json:"qps"`
 	Depth   int            `json:"depth"`              // work requests in flight per queue pair
-	PathMTU uint16         `json:"path_mtu,omitempty"` // bytes; 0: the largest that both NICs support
-	Spare   bool           `json:"spare,omitempty"`    // adds a queue pair, for RDMAMove.Spare
-	// Owner puts memory of kind MemoryODP into another process, which KillOwner kills. This end then
-	// also has the same amount of pinned GPU memory, behind the memory on demand.
+	PathMTU uint16         `json:"path_mtu,omitempty"` // 0: the largest that both NICs support
+	Spare   bool           `json:"spare,omitempty"`    // a further queue pair, for RDMAMove.Spare
+	// Owner puts memory of kind MemoryODP into another process. This end then also has as much pinned GPU memory,
+	// behind it.
 	Owner bool `json:"owner,omitempty"`
 }
 
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
-	// Window is the number of bytes that memory regions hold at a time: all of the data, or a part, or
-	// with Owner twice the data. If it is a part, the caller moves the data in steps, and calls StageRDMA
-	// at both ends in each step.
+	// Window is how many bytes memory regions hold at a time. If it is less than the data, the caller moves the
+	// data in steps, with StageRDMA at both ends.
 	Window uint64 `json:"window"`
 }
 
@@ -53,22 +52,21 @@ type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is a move by the end that does not offer memory: [Off, Off+Len) of the data, by work
-// requests of Block bytes.
+// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of Block bytes.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`
 	Block uint32 `json:"block"`
 
 	Back bool   `json:"back,omitempty"` // opposite to RDMA.Read's direction; needs RDMA.Both
-	At   uint64 `json:"at,omitempty"`   // added to Off for this end's memory, not for the peer's
+	At   uint64 `json:"at,omitempty"`   // added to Off for this end's memory only
 
-	Spare bool `json:"spare,omitempty"` // use only the queue pair that RDMA.Spare adds
+	Spare bool `json:"spare,omitempty"` // only on the queue pair that RDMA.Spare adds
 }
 
 // RDMAResult is the result of MoveRDMA.
 type RDMAResult struct {
-	Requests uint64  `json:"requests"` // work requests
+	Requests uint64  `json:"requests"`
 	Bytes    uint64  `json:"bytes"`
 	Seconds  float64 `json:"seconds"`
 }
@@ -80,16 +78,14 @@ type RDMAStage struct {
 	Back bool   `json:"back,omitempty"` // from RAM to the GPU
 }
 
-// port is what a Node needs of its NIC for RDMA, besides TCP connections.
+// port is what a Node needs of its NIC for RDMA.
 type port struct {
 	control *control.Client
 	mac     [6]byte
-	// register registers [off, off+size) of the guest's GPU memory with the NIC as device memory,
-	// until release is called.
+	// register registers [off, off+size) of the guest's GPU memory, until release is called.
 	register func(gpu int, off, size uint64) (list []kernelnic.Registered, release func() error, err error)
 }
 
-// newPort makes the port of a NIC whose offsets in a GPU's memory equal the guest's.
 func newPort(c *control.Client, mac net.HardwareAddr) port {
 	return port{control: c, mac: [6]byte(mac), register: func(gpu int, off, size uint64) ([]kernelnic.Registered,
 		func() error, error) {
@@ -102,7 +98,6 @@ func newPort(c *control.Client, mac net.HardwareAddr) port {
 	}}
 }
 
-// rdmaEnd is a Node's open RDMA.
 type rdmaEnd struct {
 	conf     RDMA
 	node     *Node
@@ -111,22 +106,22 @@ type rdmaEnd struct {
 	memory   *regions
 	listener devmem.Listener // at the offering end
 
-	closed context.Context // ends running calls
+	closed context.Context
 	end    context.CancelFunc
 
-	busy   sync.Mutex // one call at a time; CloseRDMA waits for it
+	busy   sync.Mutex // for one call; CloseRDMA waits for it
 	conn   devmem.Conn
-	remote []rdma.Remote // the peer's offered memory regions, in order
+	remote []rdma.Remote // the peer's offer, in order
 }
 
-// Limits of an RDMA, within the NIC's own; checking them here gives clearer errors.
+// Limits of an RDMA, within the NIC's own.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
 )
 
-// OpenRDMA makes memory regions and queue pairs, and listens for the peer's TCP connection if this
-// end offers memory. It undoes everything if there is an error.
+// OpenRDMA makes memory regions and queue pairs, and listens if this end offers memory. After an error it has
+// undone everything.
 func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -180,7 +175,6 @@ func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	return RDMAInfo{Window: e.memory.size}, nil
 }
 
-// rdmaOf returns the open RDMA, or an error.
 func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -190,10 +184,9 @@ func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 	return n.rdma, nil
 }
 
-// errRDMAClosed is the cancellation cause of calls that CloseRDMA ends.
 var errRDMAClosed = fmt.Errorf("RDMA was closed: %w", syscall.ECANCELED)
 
-// begin starts a call. Its context also ends with CloseRDMA.
+// begin starts a call, which CloseRDMA can end.
 func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.closed, func() { cancel(errRDMAClosed) })
@@ -205,8 +198,7 @@ func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too. The
-// peers exchange the queue pairs' parameters and the keys of the offered memory regions over TCP.
+// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too.
 func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
 	e, err := n.rdmaOf("connect RDMA")
 	if err != nil {
@@ -248,7 +240,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 		}
 		path.MTU = peer.Path.MTU
 	}
-	// An exchange has room for one memory region, but non-contiguous GPU memory needs several.
+	// An exchange has room for one memory region, but GPU memory in pieces needs several.
 	if !e.conf.Offer {
 		if err := json.NewDecoder(io.LimitReader(e.conn, maxOffer)).Decode(&e.remote); err != nil {
 			return path, fmt.Errorf("what the peer offers: %w", err)
@@ -265,8 +257,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 // maxOffer bounds the peer's list of memory regions, in bytes.
 const maxOffer = 1 << 20
 
-// MoveRDMA moves bytes between this end's memory and the peer's, and returns when all work requests
-// have completed. It runs at the end that does not offer memory.
+// MoveRDMA moves bytes between this end's memory and the peer's, at the end that does not offer memory.
 func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
 	e, err := n.rdmaOf("move")
 	if err != nil {
@@ -294,7 +285,7 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	counts := make([]rdma.Counts, len(qps))
 	start := time.Now()
 	eg, ctx := errgroup.WithContext(ctx)
-	for i, qp := range qps { // each queue pair moves about an equal share of the blocks
+	for i, qp := range qps { // about equal shares
 		from := uint64(i) * blocks / uint64(len(qps)) * uint64(m.Block)
 		to := min(m.Len, uint64(i+1)*blocks/uint64(len(qps))*uint64(m.Block))
 		eg.Go(func() error { return e.share(ctx, qp, &m, off+from, to-from, &counts[i]) })
@@ -311,8 +302,8 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	return res, err
 }
 
-// share moves n bytes at off on a queue pair, by one transfer for each piece that lies in one
-// memory region at both ends.
+// share moves n bytes at off on a queue pair, by a transfer for each piece that lies in one memory region at
+// both ends.
 func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n uint64, sum *rdma.Counts) error {
 	transfer := rdma.Put
 	if e.conf.Read != m.Back {
@@ -338,8 +329,8 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 	return nil
 }
 
-// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM. For
-// other kinds of memory it does nothing.
+// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM, if there are
+// any.
 func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	e, err := n.rdmaOf("stage")
 	if err != nil {
@@ -356,8 +347,7 @@ func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	return nil
 }
 
-// CloseRDMA ends running calls, and closes the queue pairs and the memory regions, if there are
-// any.
+// CloseRDMA ends running calls, and closes queue pairs and memory regions, if any.
 func (n *Node) CloseRDMA(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -375,10 +365,10 @@ func (e *rdmaEnd) close() error {
 	if e.listener != nil {
 		errs = append(errs, ignoreClosed(e.listener.Close()))
 	}
-	e.busy.Lock() // running calls have ended
+	e.busy.Lock() // for running calls
 	defer e.busy.Unlock()
 	if e.conn != nil {
-		_ = e.conn.Close() // an error no longer matters
+		_ = e.conn.Close()
 	}
 	if e.dev != nil {
 		errs = append(errs, e.dev.Close())
@@ -389,7 +379,6 @@ func (e *rdmaEnd) close() error {
 	return errors.Join(errs...)
 }
 
-// ignoreClosed returns nil for net.ErrClosed, and err otherwise.
 func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) {
 		return nil

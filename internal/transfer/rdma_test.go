@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rdmaEnds returns both guests' arguments: A accesses memory, B offers it.
+// rdmaEnds: A accesses memory, B offers it.
 func (w *world) rdmaEnds(r RDMA) (asks, offers RDMA) {
 	port := uint16(w.ports.Add(1))
 	r.Local, r.Remote = netip.AddrPortFrom(w.a.v4, 0), netip.AddrPortFrom(w.b.v4, port)
@@ -23,7 +23,6 @@ func (w *world) rdmaEnds(r RDMA) (asks, offers RDMA) {
 	return asks, offers
 }
 
-// connectRDMA opens and connects both ends.
 func (w *world) connectRDMA(r RDMA) (info RDMAInfo, path RDMAPath) {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -35,7 +34,6 @@ func (w *world) connectRDMA(r RDMA) (info RDMAInfo, path RDMAPath) {
 	return info, path
 }
 
-// closeRDMA closes both ends, and checks that nothing is left.
 func (w *world) closeRDMA() {
 	w.t.Helper()
 	for _, g := range []*guest{w.a, w.b} {
@@ -45,9 +43,6 @@ func (w *world) closeRDMA() {
 	}
 }
 
-// After a move each end's memory equals the other's, byte for byte, in both directions, with
-// several queue pairs, and on a link that loses segments; payload is in the expected kind of
-// memory.
 func TestRDMA(t *testing.T) {
 	const size = 3<<20 + 4096
 	for _, c := range []struct {
@@ -70,7 +65,7 @@ func TestRDMA(t *testing.T) {
 			w := newWorld(t, options{mtu: c.mtu, bad: c.bad})
 			ctx := t.Context()
 			c.r.Data = Area{dataOff, size}
-			for range 2 { // Close frees everything
+			for range 2 {
 				info, path := w.connectRDMA(c.r)
 				testkit.Equal(t, "path MTU", path.MTU, c.path)
 				src, dst := w.a, w.b
@@ -106,9 +101,7 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
-// Access beyond the offered memory is refused: by this end, which knows the offer, and by the
-// peer's NIC if this end forges the offer. Nothing is written, and the ends can be closed and
-// opened again.
+// This end refuses access beyond the offer, or the peer's NIC does if this end forges the offer.
 func TestRDMABeyondWhatIsOffered(t *testing.T) {
 	w := newWorld(t, options{})
 	ctx := t.Context()
@@ -133,7 +126,6 @@ func TestRDMABeyondWhatIsOffered(t *testing.T) {
 	w.closeRDMA()
 }
 
-// Running calls end with their context and by CloseRDMA; invalid calls are refused.
 func TestRDMAEnds(t *testing.T) {
 	w := newWorld(t, options{})
 	ctx := t.Context()
@@ -187,7 +179,6 @@ func TestRDMAEnds(t *testing.T) {
 	w.closeRDMA()
 }
 
-// RDMA also works between guests behind agents, as under QEMU.
 func TestRDMABehindAgents(t *testing.T) {
 	w := newWorld(t, options{})
 	a, _ := w.a.remote(t, "rdma a")

@@ -12,13 +12,12 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive receives all bytes of the transfer and returns when they lie contiguously in the destination.
+// Receive receives all bytes of the transfer, contiguously in the destination.
 func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem receives fragments in the page pool, makes an engine copy them to the destination,
-// and then returns their tokens.
+// receiveDevmem receives fragments in the page pool, and returns their tokens after an engine has copied them.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -42,7 +41,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 			}
 			rest := h.take(tokens)
 			if by := n.late.now(); by > 0 {
-				p.free <- sl // the engine has finished with it
+				p.free <- sl
 				return n.late.giveBack(ctx, by, &rest, s.conn)
 			}
 			if rest.Len() > 0 {
@@ -57,12 +56,12 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 	return p.drain(ctx)
 }
 
-// fill waits for a fragment, then takes all available ones, until the slot's table is full.
+// fill waits for a fragment, then takes available ones, as many as the table holds.
 func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devmem.Tokens, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
-			flags = devmem.DontWait // fragments in the table do not wait for more: an engine copies them meanwhile
+			flags = devmem.DontWait // an engine copies the fragments in the table meanwhile
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
 		if h.limit > 0 {
@@ -92,9 +91,8 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place adds received fragments and their destinations to the slot's table. Linear bytes, which are
-// unexpected on a bound queue, lie in guest RAM: place counts them, makes an engine copy them to the
-// destination, and waits for its end.
+// place adds received fragments to the slot's table. Linear bytes, unexpected on a bound queue, lie in guest
+// RAM: an engine copies them before place returns.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear
@@ -125,7 +123,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 	return n.run(ctx, s, control.JobFromGuest, lin)
 }
 
-// receiveCopy reads from the connection into guest RAM, and makes engines copy the bytes to the GPU.
+// receiveCopy reads into guest RAM, and makes engines copy the bytes to the GPU.
 func (n *Node) receiveCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	for r.Bytes < s.conf.Len {
 		sl, err := p.take(ctx)

@@ -10,23 +10,22 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// Kinds of memory of an RDMA's memory regions. Each has a case in Node.regions.
+// Kinds of memory of an RDMA's memory regions.
 const (
 	MemoryGPU = "gpu" // registered buffers of a GPU: pinned
-	MemoryRAM = "ram" // guest RAM, as a baseline: engines copy between it and the GPU
+	MemoryRAM = "ram" // guest RAM: engines copy between it and the GPU
 )
 
-// regions is the memory of an RDMA.
 type regions struct {
 	mrs     []*rdma.MR // in the order of the data, without gaps; rdma.Device.Close closes them
-	size    uint64     // total bytes
+	size    uint64
 	stage   func(ctx context.Context, s RDMAStage) error
-	release func() error // frees the memory, after the Device has closed the memory regions
-	odp     *onDemand    // for MemoryODP
+	release func() error // after the memory regions are closed
+	odp     *onDemand
 }
 
-// locate returns the memory region of a list, one behind the other, that contains off, the offset in
-// it, and the bytes left in it from there; n is 0 if there is none.
+// locate returns the memory region of a list, one behind the other, that contains off, the offset in it, and
+// the bytes left in it; n is 0 if there is none.
 func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n uint64) {
 	for _, r := range list {
 		if off < size(r) {
@@ -37,8 +36,7 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-// regions makes the memory regions of r. If there is an error, it frees the memory; memory regions
-// that still exist end when the Device is closed.
+// regions makes the memory regions of r. After an error, the Device's end removes the regions that were made.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
@@ -63,8 +61,7 @@ func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error)
 		syscall.EINVAL)
 }
 
-// gpuRegions registers the data with the NIC: one buffer and one memory region for each contiguous
-// piece.
+// gpuRegions makes a buffer and a memory region for each contiguous piece of the data.
 func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	list, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes)
 	if err != nil {
@@ -74,7 +71,7 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	for _, b := range list {
 		mr, err := pd.RegisterBuffer(b.Buffer, 0, b.Size, access)
 		if err != nil {
-			for _, mr := range all.mrs { // before release, which fails while a memory region uses a buffer
+			for _, mr := range all.mrs { // release fails while a memory region uses a buffer
 				err = errors.Join(err, mr.Close())
 			}
 			return nil, errors.Join(err, release())
@@ -85,17 +82,16 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	return all, nil
 }
 
-// The RAM of a memory region is in pieces.
+// Pieces of a memory region of RAM.
 const (
 	ramPieces = 4
 	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)
 )
 
-// pinned is RAM for the NIC and the engines. It lives as long as the Node, because DMA memory
-// cannot be freed.
+// pinned is RAM for the NIC and the engines, kept because DMA memory cannot be freed.
 type pinned struct {
 	iova [ramPieces]uint64
-	slot slot // for the jobs' tables
+	slot slot
 	size uint64
 }
 
@@ -119,8 +115,7 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM, and registers the data in the GPU. The stage function of the
-// result makes an engine copy a part of the data between the GPU and the RAM.
+// ramRegions makes a memory region of RAM; its stage makes an engine copy data between the GPU and the RAM.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {

@@ -16,24 +16,22 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Area is a part of the GPU's memory, in whole pages. If the guest uses only a window of the memory
-// (GPU.Extents), Off is an offset in the window.
+// Area is a part of the GPU's memory, or of the guest's window of it (GPU.Extents), in whole pages.
 type Area struct {
 	Off   uint64 `json:"off"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it
-// uses.
+// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it uses.
 type Rank struct {
 	Rank    int            `json:"rank"`
 	Ranks   int            `json:"ranks"`
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`    // the data to reduce
-	Pool    Area           `json:"pool"`    // buffer for received packets
-	Scratch Area           `json:"scratch"` // room for one chunk
-	Queues  []int          `json:"queues"`  // one per channel; the channels divide pool and scratch
-	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next are; channel c adds 2c to their ports
+	Data    Area           `json:"data"`
+	Pool    Area           `json:"pool"`    // for received packets
+	Scratch Area           `json:"scratch"` // for one chunk
+	Queues  []int          `json:"queues"`  // one per channel; channels divide pool and scratch
+	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next; channel c adds 2c to their ports
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
 	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
@@ -52,20 +50,20 @@ const (
 type CollectiveArgs struct {
 	Op    string      `json:"op"`
 	Type  devmem.Type `json:"type"`
-	Off   uint64      `json:"off"` // offset in Rank.Data
+	Off   uint64      `json:"off"` // in Rank.Data
 	Count uint64      `json:"count"`
-	Root  int         `json:"root,omitempty"`  // for a Broadcast
-	Times int         `json:"times,omitempty"` // repetitions; 0: once
-	Warm  int         `json:"warm,omitempty"`  // operations that run first and are not measured
-	// From is the offset in Rank.Data from which the elements are copied before each operation (out
-	// of place); nil: they are already at Off.
+	Root  int         `json:"root,omitempty"`
+	Times int         `json:"times,omitempty"` // 0: once
+	Warm  int         `json:"warm,omitempty"`  // first, and not measured
+	// From is the offset in Rank.Data from which the elements are copied before each operation (out of place); nil:
+	// they are at Off.
 	From *uint64 `json:"from,omitempty"`
 }
 
 // CollectiveResult is the cost of the operation for this rank.
 type CollectiveResult struct {
 	Stats collective.Stats `json:"stats"`
-	Cost                   // Seconds are for all repetitions, including copies for CollectiveArgs.From
+	Cost                   // for all repetitions, including copies for CollectiveArgs.From
 }
 
 // member is a Node's place in a ring, or in one ring per channel.
@@ -74,12 +72,12 @@ type member struct {
 	all    *collective.Channels // nil: one ring
 	memory devmem.Memory
 	data   devmem.Buffer
-	undo   undo.Stack // unregisters the areas
+	undo   undo.Stack
 	busy   sync.Mutex // one Collective at a time; Leave waits for it
 }
 
-// Join takes a place in a ring, and returns when both neighbours have connected. It undoes
-// everything if there is an error.
+// Join takes a place in a ring, and returns when both neighbours have connected. After an error it has undone
+// everything.
 func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	n.joining.Lock()
 	defer n.joining.Unlock()
@@ -134,7 +132,6 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	return nil
 }
 
-// maxChannels is the most channels of a ring.
 const maxChannels = 16
 
 // part returns the c-th of n equal parts of an area, in whole pages.
@@ -143,7 +140,6 @@ func (a Area) part(c, n uint64) Area {
 	return Area{Off: a.Off + c*each, Bytes: each}
 }
 
-// stats returns the sum over all channels.
 func (m *member) stats() collective.Stats {
 	if m.all != nil {
 		return m.all.Stats()
@@ -151,7 +147,6 @@ func (m *member) stats() collective.Stats {
 	return m.rings[0].Stats()
 }
 
-// close leaves the rings.
 func (m *member) close() error {
 	var errs []error
 	for _, r := range m.rings {
@@ -162,7 +157,7 @@ func (m *member) close() error {
 	return errors.Join(errs...)
 }
 
-// Collective runs an operation, which ends early when ctx ends or Leave is called.
+// Collective runs an operation, until ctx ends or Leave is called at most.
 func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res CollectiveResult, err error) {
 	n.mu.Lock()
 	m := n.member
@@ -228,7 +223,7 @@ func (m *member) operation(c CollectiveArgs) (func(ctx context.Context) error, e
 	return nil, fmt.Errorf("operation %q: %w", c.Op, syscall.EINVAL)
 }
 
-// Leave ends the running operation and leaves the ring, if the Node is in one.
+// Leave ends the running operation and leaves the ring, if any.
 func (n *Node) Leave(context.Context) error {
 	n.joining.Lock()
 	defer n.joining.Unlock()

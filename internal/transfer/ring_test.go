@@ -12,8 +12,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ranks returns Join's arguments for both guests of a world: data at 8 MiB of each GPU, pool and
-// scratch below.
 func (w *world) ranks() (list [2]Rank) {
 	guests := [2]*guest{w.a, w.b}
 	port := uint16(w.ports.Add(2))
@@ -26,7 +24,6 @@ func (w *world) ranks() (list [2]Rank) {
 	return list
 }
 
-// Guests behind agents run each operation, and both have the right result.
 func TestCollectives(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "ring a")
@@ -50,16 +47,16 @@ func TestCollectives(t *testing.T) {
 	}
 	testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: AllReduce})), syscall.EINVAL)
 	var ranks [2]Rank
-	for range 2 { // Leave frees everything
-		ranks = w.ranks() // a connection's ports stay in use for a minute (TIME_WAIT)
+	for range 2 {
+		ranks = w.ranks() // ports stay in use for a minute (TIME_WAIT)
 		both(func(i int, r Remote) error { return Join(ctx, r, ranks[i]) })
 		testkit.ErrorIs(t, w.a.node.Join(ctx, ranks[0]), syscall.EALREADY)
 		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: "scan"})), syscall.EINVAL)
 		const count = 1000 // elements are 0 to 999 at a, and 10,000 times as much at b
 		for _, c := range []struct {
 			op    string
-			want  [2]uint32 // expected elements 1 and 501
-			guest int       // the guest that has the sum of the first half; -1: both have everything
+			want  [2]uint32 // elements 1 and 501
+			guest int       // with the sum of the first half; -1: both have everything
 		}{
 			{AllReduce, [2]uint32{10001, 501 * 10001}, -1},
 			{ReduceScatter, [2]uint32{10001, 501 * 10001}, 0},
@@ -81,7 +78,7 @@ func TestCollectives(t *testing.T) {
 			for i, g := range guests {
 				for half, want := range c.want {
 					if c.guest >= 0 && (half == 0) != (i == c.guest) {
-						continue // the other guest has it
+						continue
 					}
 					got := binary.LittleEndian.Uint32(g.ram[dataOff+4*(1+500*half):])
 					if got != want {
@@ -101,7 +98,6 @@ func TestCollectives(t *testing.T) {
 	testkit.ErrorIs(t, w.a.node.Join(ctx, bad), syscall.EINVAL)
 }
 
-// A Join that waits for neighbours ends with its context, and a running operation ends by Leave.
 func TestRingEnds(t *testing.T) {
 	w := newWorld(t, options{})
 	ranks := w.ranks()

@@ -10,12 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// sendPiece is the most bytes in one send call of mode devmem.
 const sendPiece = 1 << 20
 
-// Send sends all bytes, and returns when their memory is free again: in mode devmem when the peer
-// has acknowledged them and the NIC no longer uses them; in mode copy when the socket has them.
-// Finish lets the socket send the rest.
+// Send sends all bytes, and returns when their memory is free again: in mode devmem when the peer has
+// acknowledged them and the NIC no longer uses them; in mode copy when the socket has them.
 func (n *Node) Send(ctx context.Context) (Result, error) {
 	return n.move(ctx, "send", true, n.sendCopy, n.sendDevmem)
 }
@@ -46,7 +44,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 	return nil
 }
 
-// sendCopy makes engines copy pieces of the data to guest RAM, and meanwhile writes earlier pieces to the connection.
+// sendCopy makes engines copy the data to guest RAM, and meanwhile writes earlier pieces to the connection.
 func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	ahead := make(chan *slot, len(n.staging)) // in stream order
 	p.start(func() error {

@@ -11,14 +11,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// errFinished is the cancellation cause of operations that Finish ends.
 var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
 
 // session is one transfer, from Prepare to the end of Finish.
 type session struct {
 	conf PrepareArgs
 
-	// Set by Prepare; freed and cleared by release when no operation runs.
+	// By Prepare; freed and cleared by release when no operation runs.
 	data, pool devmem.Buffer
 	rx, tx     devmem.Binding
 	flow       devmem.FlowID
@@ -33,11 +32,9 @@ type session struct {
 	idle     chan struct{} // closed when ending is set and no operation runs
 }
 
-// operation is a running method of the Node.
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin starts an operation of the prepared session. The context that it returns also ends when
-// Finish is called. The caller calls end after the operation.
+// begin starts an operation, which Finish cancels. The caller calls end after it.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -51,7 +48,7 @@ func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *se
 	return ctx, n.now, end, nil
 }
 
-// enter starts an operation. The caller holds mu.
+// enter starts an operation; under mu.
 func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	op := &operation{cancel}
@@ -67,9 +64,8 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 	}
 }
 
-// Finish ends the transfer: it cancels its running operations, waits for them, and frees everything
-// that Prepare and they made. Without a transfer it does nothing. After an error the next Finish tries
-// again to free what the first has not freed.
+// Finish ends the transfer: it cancels its running operations, waits for them, and frees what they and Prepare
+// made. Without a transfer it does nothing. After an error the next Finish tries again.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now
@@ -81,7 +77,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	n.finishing.Lock()
 	defer n.finishing.Unlock()
 	n.mu.Lock()
-	if s == nil || n.now != s { // another Finish has finished it
+	if s == nil || n.now != s { // another Finish was faster
 		n.mu.Unlock()
 		return nil
 	}
@@ -109,11 +105,11 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	return nil
 }
 
-// release frees what a session holds. If one step fails, it still does the others.
+// release frees what a session holds, also after an error.
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
-		// These errors mean that the object is gone already, perhaps with the device.
+		// The object is gone already, perhaps with the device.
 		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
 			return true
 		}
@@ -164,9 +160,8 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	}
 }
 
-// abort resets a connection so that unacknowledged data is dropped. Otherwise it would be
-// retransmitted, and its memory stay in use, for as long as the peer lives.
+// abort resets a connection: otherwise unacknowledged data would be sent again, and its memory stay in use.
 func abort(c devmem.Conn) {
-	_ = c.SetLinger(0) // it fails if the connection has ended already
+	_ = c.SetLinger(0) // fails if the connection has ended
 	_ = c.Close()
 }

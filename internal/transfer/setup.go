@@ -14,15 +14,13 @@ import (
 // Modules are the kernel modules that a guest needs for a NIC with vnic's driver.
 var Modules = []string{"uio_pci_generic"}
 
-// HugePages is the number of 2 MiB pages for the rings, buffers, tables and staging of a NIC with vnic's
-// driver.
+// HugePages is the number of 2 MiB pages that a NIC with vnic's driver needs.
 const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
 type SetupArgs struct {
-	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another
-	// Node has opened the NIC with vnic's driver already, Setup makes an additional Node, which must be
-	// closed before the first.
+	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another Node has opened it
+	// with vnic's driver, this is an additional Node, which must be closed before the first.
 	Interface string `json:"interface,omitempty"`
 	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`
@@ -30,7 +28,7 @@ type SetupArgs struct {
 	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one per family
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
-	// The number of receive queues, from 0, for ordinary traffic; the others can be bound.
+	// The first receive queues, for ordinary traffic; the others can be bound.
 	HostQueues int    `json:"host_queues"`
 	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to allocate from the GPU's node
 	GPU        *int   `json:"gpu,omitempty"`    // Kernel: the GPU; nil: the first
@@ -44,8 +42,8 @@ type SetupResult struct {
 	GPUs       []GPU  `json:"gpus"`
 }
 
-// GPU is the guest's view of a GPU: its whole memory, as a PCI device, or a window of it, whose
-// pieces lie in the GPU's memory as Extents say.
+// GPU is the guest's view of a GPU: its whole memory, as a PCI device, or a window, whose pieces are the
+// Extents.
 type GPU struct {
 	ID      int                `json:"id"`
 	Size    uint64             `json:"size"`
@@ -60,8 +58,7 @@ func openNIC(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	return openPCI(ctx, s)
 }
 
-// openKernel opens a NIC driven by the kernel. It can be open several times, each time with a
-// separate window.
+// openKernel opens a NIC driven by the kernel, each time with a separate window.
 func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: s.Interface, Addrs: s.Addrs, Gateways: s.Gateways,
 		MTU: s.MTU, Window: s.Window, GPU: s.GPU, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
@@ -83,7 +80,6 @@ func openKernel(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	return node, r, nil
 }
 
-// openPCI opens a NIC with vnic's driver.
 func openPCI(ctx context.Context, s SetupArgs) (*Node, SetupResult, error) {
 	n, err := driver.OpenPCI(driver.PCIOptions{Address: s.Interface, Options: driver.Options{QueuePairs: s.QueuePairs,
 		HostQueues: s.HostQueues}})

@@ -12,27 +12,26 @@ import (
 )
 
 const (
-	// maxEntries is the most fragments in one gather job, because one call returns at most as many
-	// tokens.
+	// maxEntries bounds the fragments in one gather job: one call returns at most as many tokens.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
-	// stage is the size of a piece of guest RAM for mode copy, and for linear bytes in mode devmem.
+	// stage is the size of a piece of guest RAM, in bytes.
 	stage = 1 << 20
 	slots = 4
 )
 
-// slot is DMA memory for one running job: a table, and room for payload in guest RAM.
+// slot is DMA memory for one running job: a table, and room for payload.
 type slot struct {
 	table     []byte
 	tableIOVA uint64
 	data      []byte // for mode copy and for linear bytes
 	dataIOVA  uint64
 	entries   int
-	n         int           // bytes of data in use
-	full      chan struct{} // for a sender in mode copy: closed when data is filled
+	n         int           // of data in use
+	full      chan struct{} // for a sender: closed when data is filled
 }
 
-// makeTables allocates the memory of a receiver in mode devmem, unless it exists already.
+// makeTables allocates the memory of a receiver in mode devmem.
 func (n *Node) makeTables() error {
 	if n.frags == nil {
 		n.frags = make([]devmem.Frag, maxEntries)
@@ -43,8 +42,7 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeSlots allocates the staging slots, unless they exist already; data, which is for mode copy, gives them room for
-// payload.
+// makeSlots allocates the staging slots; data: with room for payload.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)
@@ -71,17 +69,15 @@ func (s *slot) make(m Memory, data bool) (err error) {
 	return nil
 }
 
-// reset empties the slot.
 func (s *slot) reset() { s.entries, s.n = 0, 0 }
 
-// add appends an entry to the table.
 func (s *slot) add(src, dst uint64, n uint32) {
 	e := control.JobEntry{Src: src, Dst: dst, Len: n}
 	e.Encode((*[control.JobEntryLen]byte)(s.table[s.entries*control.JobEntryLen:]))
 	s.entries++
 }
 
-// run makes an engine run one job with a slot's table, and waits for its end.
+// run runs one job with a slot's table, to its end.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -94,17 +90,15 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe distributes slots to jobs, each to one job at a time. The first error cancels the pipe's
-// context, with the error as cause, and aborts the connection, so that calls that wait for the
-// connection return.
+// pipe distributes slots to jobs. The first error cancels its context, and aborts the connection, to end calls
+// that wait for it.
 type pipe struct {
 	fail context.CancelCauseFunc
-	keep func() bool // prevents the abort of the connection
+	keep func() bool
 	free chan *slot
 	jobs sync.WaitGroup
 }
 
-// newPipe makes the pipe of one Receive or Send, and its context.
 func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pipe) {
 	ctx, fail := context.WithCancelCause(ctx)
 	p := &pipe{fail: fail, keep: context.AfterFunc(ctx, func() { abort(c) }), free: make(chan *slot, len(n.staging))}
@@ -114,14 +108,12 @@ func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pi
 	return ctx, p
 }
 
-// end cancels running jobs, and waits for them.
 func (p *pipe) end() {
 	p.keep()
 	p.fail(nil)
 	p.jobs.Wait()
 }
 
-// take waits for a free slot.
 func (p *pipe) take(ctx context.Context) (*slot, error) {
 	select {
 	case s := <-p.free:
@@ -132,7 +124,6 @@ func (p *pipe) take(ctx context.Context) (*slot, error) {
 	}
 }
 
-// start runs job f in a goroutine.
 func (p *pipe) start(f func() error) {
 	p.jobs.Go(func() {
 		if err := f(); err != nil {
@@ -141,7 +132,7 @@ func (p *pipe) start(f func() error) {
 	})
 }
 
-// drain waits until all slots are free, which means that the engines have done every job.
+// drain waits until all slots are free: the engines have done every job.
 func (p *pipe) drain(ctx context.Context) error {
 	for range cap(p.free) {
 		if _, err := p.take(ctx); err != nil {

@@ -30,14 +30,14 @@ const (
 type Storage struct {
 	Protocol  string         `json:"protocol"`
 	Server    netip.AddrPort `json:"server"`
-	Name      string         `json:"name"`                // the subsystem's NQN, or the export's name
+	Name      string         `json:"name"`                // NQN of the subsystem, or name of the export
 	Namespace uint32         `json:"namespace,omitempty"` // of NVMe; 0: 1
 	Local     netip.Addr     `json:"local"`
 	GPU       int            `json:"gpu"`
-	Data      Area           `json:"data"` // where operations read to and write from
-	Pool      Area           `json:"pool"` // buffer for received packets
+	Data      Area           `json:"data"` // of operations
+	Pool      Area           `json:"pool"` // for received packets
 	Queue     int            `json:"queue"`
-	Depth     int            `json:"depth"` // most operations that the guest has in progress
+	Depth     int            `json:"depth"` // operations in progress, at most
 	ReadOnly  bool           `json:"read_only,omitempty"`
 	Timeout   time.Duration  `json:"timeout"` // nanoseconds; 0: the protocol's default
 	Copy      bool           `json:"copy,omitempty"`
@@ -48,9 +48,9 @@ type IO struct {
 	Write  bool    `json:"write,omitempty"`
 	Off    uint64  `json:"off"`   // on the device
 	Len    uint64  `json:"len"`   // in bytes
-	Size   uint64  `json:"size"`  // of each operation; the last one may be shorter
-	Depth  int     `json:"depth"` // concurrent operations
-	Mem    uint64  `json:"mem"`   // offset in Storage.Data of the range's first byte
+	Size   uint64  `json:"size"`  // of an operation
+	Depth  int     `json:"depth"` // of operations
+	Mem    uint64  `json:"mem"`   // where the range begins in Storage.Data
 	Random *uint64 `json:"random,omitempty"`
 }
 
@@ -60,17 +60,16 @@ type IOResult struct {
 	Bytes      uint64      `json:"bytes"` // of successful operations
 	Failed     uint64      `json:"failed"`
 	Errors     []string    `json:"errors,omitempty"` // of the first failed operations
-	P50        float64     `json:"p50_us"`           // percentile of successful operations' times, in microseconds
+	P50        float64     `json:"p50_us"`           // of successful operations
 	P99        float64     `json:"p99_us"`
 	Max        float64     `json:"max_us"`
 	Stats      block.Stats `json:"stats"`
 	Cost
 }
 
-// storage is a Node's open device.
 type storage struct {
 	block.Device
-	undo undo.Stack // unregisters the areas
+	undo undo.Stack
 	size uint64     // of Storage.Data
 	busy sync.Mutex // one IO at a time; CloseStorage waits for it
 }
@@ -78,8 +77,8 @@ type storage struct {
 // maxOperations bounds the memory for an IO: eight bytes per operation, sixteen in random order.
 const maxOperations = 1 << 24
 
-// areas registers areas of a GPU's memory with the NIC, and adds to steps the functions that
-// unregister them. The caller runs steps, also after an error.
+// areas registers areas of a GPU's memory, and adds their closing to steps, which the caller runs, also after
+// an error.
 func (n *Node) areas(steps *undo.Stack, gpu int, list ...namedArea) (buffers []devmem.Buffer, err error) {
 	for _, a := range list {
 		b, err := n.dev.Register(gpu, a.Off, a.Bytes)
@@ -97,7 +96,6 @@ type namedArea struct {
 	Area
 }
 
-// since returns how much each counter of a struct of uint64 has grown.
 func since[S any](now, before S) S {
 	n, b := reflect.ValueOf(&now).Elem(), reflect.ValueOf(before)
 	for i := range n.NumField() {
@@ -106,8 +104,7 @@ func since[S any](now, before S) S {
 	return now
 }
 
-// gpuMemory returns the Memory by which programs make engines copy to and from the GPUs' memory. The
-// Node makes it once, because the DMA memory that it allocates cannot be freed.
+// gpuMemory returns a Memory, made once because its DMA memory cannot be freed.
 func (n *Node) gpuMemory() devmem.Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +114,7 @@ func (n *Node) gpuMemory() devmem.Memory {
 	return n.memory
 }
 
-// OpenStorage connects to a device. It undoes everything if there is an error.
+// OpenStorage connects to a device. After an error it has undone everything.
 func (n *Node) OpenStorage(ctx context.Context, s Storage) (info block.Info, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -150,8 +147,8 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 	return nil, fmt.Errorf("storage by %q: %s or %s: %w", s.Protocol, NVMeTCP, NBD, syscall.EINVAL)
 }
 
-// DoIO reads or writes a range of the device. It ends early when ctx ends or CloseStorage is
-// called. DoIO counts operations that fail; an error of the device as a whole ends it.
+// DoIO reads or writes a range of the device, until ctx ends or CloseStorage is called. It counts operations
+// that fail; an error of the device as a whole ends it.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage
@@ -174,7 +171,6 @@ func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	return r, err
 }
 
-// operations returns the range's operations, in order or, with a seed, in random order.
 func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.Duration, err error) {
 	switch {
 	case x.Len == 0 || x.Size == 0 || x.Depth < 1:
@@ -205,7 +201,6 @@ func (x *IO) operations(data uint64) (next func() (block.Op, bool), took []time.
 	}, make([]time.Duration, 0, count), nil
 }
 
-// maxErrors bounds the number of errors in a result.
 const maxErrors = 4
 
 func (r *IOResult) add(d block.Done, took *[]time.Duration) {
@@ -231,7 +226,7 @@ func (r *IOResult) percentiles(took []time.Duration) {
 	r.P50, r.P99, r.Max = us(0.5), us(0.99), us(1)
 }
 
-// CloseStorage ends running operations, and closes the connections to the device, if there is one.
+// CloseStorage ends running operations, and closes the device, if any.
 func (n *Node) CloseStorage(context.Context) error {
 	n.opening.Lock()
 	defer n.opening.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/loader"
 )
 
-// An IO's operations cover its range exactly once, in order or not.
+// Operations cover the range exactly once.
 func TestOperationsOfAnIO(t *testing.T) {
 	seed := uint64(3)
 	for _, x := range []IO{
@@ -78,7 +78,6 @@ func TestTimesOfOperations(t *testing.T) {
 	}
 }
 
-// DoIO and Load without an open device or source return an error. An open that fails frees its buffers.
 func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	w := newWorld(t, options{})
 	ra, _ := w.a.remote(t, "storage")
@@ -87,7 +86,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(DoIO(ctx, ra, IO{Len: 1, Size: 1, Depth: 1})), "no storage is open")
 	testkit.ErrorSays(t, testkit.Err(Load(ctx, ra, LoadArgs{Len: 1})), "no source is open")
 	s := Storage{Protocol: "iscsi", Data: Area{dataOff, 1 << 20}, Pool: Area{0, 1 << 20}, Queue: 1, Depth: 1}
-	for range 2 { // buffers are freed
+	for range 2 {
 		testkit.ErrorSays(t, testkit.Err(OpenStorage(ctx, ra, s)), `"iscsi"`)
 	}
 	s.Protocol, s.Pool.Off = NBD, 1
@@ -100,8 +99,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.OK(t, CloseSource(ctx, ra))
 }
 
-// CloseSource has closed the source before another one can be opened, or another CloseSource returns: until then the
-// areas and the queue are in use.
+// The source's areas and queue are in use until then.
 func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
 	n, closed := new(Node), false
 	n.source = new(source)
@@ -118,7 +116,6 @@ func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
 	testkit.OK(t, n.CloseSource(t.Context()))
 }
 
-// The list of a file with many tensors, or with long names, fits into a message.
 func TestListOfTensorsFitsAMessage(t *testing.T) {
 	var many, long []loader.Tensor
 	for range 100_000 {

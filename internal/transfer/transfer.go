@@ -1,25 +1,14 @@
-// Package transfer moves a buffer from one guest's GPU memory to another's and reports the cost:
-// the guests' part of `vnic run`.
+// Package transfer moves a buffer from one guest's GPU memory to another's and reports the cost.
 //
-// A Node is one guest's end. The orchestrator on the host calls its methods in order: Prepare on
-// both, Listen and Connect, Accept; Receive and Send at the same time; Finish on both. The calls
-// reach a guest under QEMU through the results channel (Ops registers them with the agent); for an
-// in-process guest they are direct.
+// A Node is one guest's end. The host calls its methods in order: Prepare on both, Listen and Connect, Accept;
+// Receive and Send at the same time; Finish on both. The calls reach a guest under QEMU through its agent
+// (Ops).
 //
-// In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an
-// engine gathers the received fragments into one contiguous buffer. In mode copy an engine copies
-// payload from GPU memory to guest RAM, ordinary sockets carry it to the other guest's RAM, and an
-// engine copies it from there to GPU memory; engines copy while sockets send and receive. In mode
-// devmem the guest's CPU touches no payload but linear bytes, which arrive in guest RAM.
+// In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an engine
+// gathers received fragments into one contiguous buffer. In mode copy engines copy payload between GPU memory
+// and guest RAM, and ordinary sockets carry it.
 //
-// A cancelled call may keep running for a moment in its guest. Finish ends all running calls and
-// waits for them before it frees anything: it frees memory only when neither the NIC nor an engine
-// nor a socket uses it. Finish can be called at any time, and repeatedly. A Node does not know the
-// state of the other end: the orchestrator compares the results of both.
-//
-// A Node can also join a ring of guests for collective operations (Join, Collective, Leave), and
-// let its NIC read or write another guest's memory, or offer its own for that (OpenRDMA,
-// ConnectRDMA, MoveRDMA, CloseRDMA).
+// Finish waits for running calls before it frees memory. It can be called at any time, and repeatedly.
 package transfer
 
 import (
@@ -41,73 +30,72 @@ const (
 	Copy   = "copy"
 )
 
-// Memory allocates memory that the NIC and the engines can access and that is contiguous for them.
-// It stays allocated until the NIC is closed.
+// Memory allocates memory that the NIC and the engines can access and that is contiguous for them. It is freed
+// only with the NIC.
 type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has
-// returned, the job no longer accesses memory, unless the NIC does not answer.
+// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has returned, the
+// job no longer accesses memory, unless the NIC does not answer.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Node is one guest's end of transfers. It runs one transfer at a time; methods may be called from
-// any goroutine.
+// Node is one guest's end of transfers. It runs one transfer at a time; methods may be called from any
+// goroutine.
 type Node struct {
 	dev    devmem.Device
 	engine Engine
 	mem    Memory
 	cpu    func() CPU
-	port   port // for RDMA; its control is nil if the Node's creator set none
+	port   port // for RDMA; its control is nil if unknown
 	more   bool // another Node closes the device
 	late   late
 
-	finishing sync.Mutex // one Finish at a time
+	finishing sync.Mutex
 
-	joining sync.Mutex // one Join or Leave at a time
-	opening sync.Mutex // guards storage, source and rdma, and their opening and closing
+	joining sync.Mutex // for Join and Leave
+	opening sync.Mutex // guards the following, also while they are opened and closed
 	storage *storage   // nil: not open
-	source  *source    // nil: not open
-	rdma    *rdmaEnd   // nil: not open
+	source  *source
+	rdma    *rdmaEnd
 
-	mu     sync.Mutex // guards the fields below, and the fields of session as noted there
+	mu     sync.Mutex // guards the following, and fields of session
 	now    *session   // nil: nothing is prepared
 	member *member    // nil: in no ring
 	memory devmem.Memory
 
-	// The Node allocates these once, because DMA memory cannot be freed. Prepare uses the first three,
-	// then Receive or Send; an RDMA uses pinned.
+	// Allocated once, because DMA memory cannot be freed. Prepare uses the first three, then Receive or Send; an
+	// RDMA uses pinned.
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag
 	pinned  *pinned // under mu
 }
 
-// NewNode makes a Node from a device, its engines and its memory. cpu reads the guest's CPU time;
-// nil: unknown.
+// NewNode makes a Node from a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown.
 func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node {
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another returns a second Node of the same device, for a concurrent transfer. The second Node's
-// Close ends that transfer but leaves the device open; the caller closes the first Node last.
+// Another returns a second Node of the same device, for a concurrent transfer. Its Close leaves the device
+// open; the first Node is closed last.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
 	other.more, other.port = true, n.port
 	return other
 }
 
-// PrepareArgs describe a transfer at one end: the data, and its place in GPU memory. Offsets are in
-// the GPU's memory or, if the guest uses only a window of the memory (GPU.Extents), in the window.
+// PrepareArgs describe a transfer at one end. Offsets are in the GPU's memory, or in the guest's window of it
+// (GPU.Extents).
 type PrepareArgs struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
 	GPU   int    `json:"gpu"`
-	Off   uint64 `json:"off"`   // of the data, source or destination
+	Off   uint64 `json:"off"`   // of the data
 	Bytes uint64 `json:"bytes"` // whole pages
-	Len   uint64 `json:"len"`   // bytes to transfer, at most Bytes
+	Len   uint64 `json:"len"`   // to transfer, at most Bytes
 	Seed  uint64 `json:"seed"`  // of the source's pattern, or in its low byte the poison of destination and pool
 
 	// For a receiver in mode devmem.
@@ -117,14 +105,11 @@ type PrepareArgs struct {
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold is the number of bytes, in whole pages, whose tokens the receiver keeps until the end
-	// instead of returning them (for exhaustion tests).
+	// Hold is the number of bytes, in whole pages, whose tokens the receiver keeps until the end.
 	Hold uint64 `json:"hold,omitempty"`
-	// HoldSeconds is the number of seconds without data after which the receiver returns these
-	// tokens anyway; 0: not before the end.
+	// HoldSeconds is the time without data after which it returns them anyway; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the number of seconds without progress after which the transfer fails; 0:
-	// limits.Stall.
+	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
@@ -135,7 +120,7 @@ func (p *PrepareArgs) stall() time.Duration {
 	return time.Duration(p.StallSeconds) * time.Second
 }
 
-// check rejects arguments that the device and the engines would not refuse, or only too late.
+// check rejects arguments that the device and the engines would refuse too late, or not at all.
 func (p *PrepareArgs) check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -169,12 +154,12 @@ func (p *PrepareArgs) check() error {
 // Result is the result of one end.
 type Result struct {
 	Bytes       uint64 `json:"bytes"`
-	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload received in guest RAM
+	Linear      uint64 `json:"linear_bytes"` // payload received in guest RAM in mode devmem
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Held        uint64 `json:"held,omitempty"`   // tokens that the receiver kept (PrepareArgs.Hold)
-	Stalls      uint64 `json:"stalls,omitempty"` // how often held tokens were returned because no more data came
-	Late        uint64 `json:"late,omitempty"`   // the most tokens that LateTokens delayed at the same time
+	Held        uint64 `json:"held,omitempty"`   // tokens that the receiver kept
+	Stalls      uint64 `json:"stalls,omitempty"` // how often they were returned because no more data came
+	Late        uint64 `json:"late,omitempty"`   // most tokens that LateTokens delayed at a time
 	Retransmits uint64 `json:"retransmits"`      // segments
 	CPU         CPU    `json:"cpu"`
 }
@@ -186,7 +171,6 @@ type Cost struct {
 	CPU         CPU     `json:"cpu"`
 }
 
-// measure runs f and fills in its cost.
 func (n *Node) measure(r *Cost, f func() error) error {
 	before := n.dev.Stats().Retransmits
 	var cpu CPU

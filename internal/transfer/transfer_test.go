@@ -7,8 +7,6 @@ import (
 
 var modes = []string{Devmem, Copy}
 
-// TestEveryByteArrives transfers sizes around every internal unit, over both IP versions.
-//
 // Invariant: guest-images: A transfer of any size arrives.
 func TestEveryByteArrives(t *testing.T) {
 	w := newWorld(t, options{})

@@ -1,9 +1,7 @@
-// Package trusted opens directories whose owner and mode meet a Rule, such as that only this user or root can have put
-// files there.
+// Package trusted opens directories whose owner and mode meet a Rule.
 //
-// It checks the owner and the mode of the opened directory, and not of the directories above: whoever may rename
-// there can put another directory in its place afterwards. It ignores access control lists, which are the owner's
-// decision.
+// It does not check the directories above: whoever may rename there can put another directory in its place. It
+// ignores access control lists.
 //
 // The package is not API (README, Stability).
 package trusted
@@ -32,7 +30,7 @@ var (
 	ReadOnly = Rule{Forbidden: 0o022, Roots: true}
 )
 
-// OpenDir opens a directory by O_PATH, and checks it. It does not follow a symbolic link. The caller closes the
+// OpenDir opens a directory by O_PATH, not through a symbolic link, and checks it. The caller closes the
 // result.
 func (r Rule) OpenDir(path string) (*os.File, error) {
 	d, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -63,10 +61,9 @@ func (r Rule) check(path string, st *unix.Stat_t, ours int) error {
 	return nil
 }
 
-// refused is an error of Check.
 type refused struct {
 	path, why string
-	owner     bool // true: a wrong owner; false: a wrong mode
+	owner     bool
 }
 
 func (e *refused) Error() string { return fmt.Sprintf("%s (%v: %s)", e.path, Err, e.why) }

@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The steps run from the last one to the first, each once, also after an error.
 func TestStepsRunBackwards(t *testing.T) {
 	var s Stack
 	ran, errStep := "", errors.New("step b")

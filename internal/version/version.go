@@ -1,6 +1,4 @@
-// Package version has the version of vnic that this program belongs to, and refuses peers that use
-// another version of a protocol. Each end of a protocol sends the protocol's and vnic's version in its
-// first message.
+// Package version has vnic's version, and refuses peers that use another version of a protocol.
 package version
 
 import (
@@ -10,10 +8,10 @@ import (
 	"sync"
 )
 
-// stamped is set by the Makefile. If it is empty, String returns the module's version, and the commit if it is known.
+// stamped is set by the Makefile.
 var stamped string
 
-// String returns the version of vnic, as `vnic version` prints it.
+// String returns the version of vnic: stamped, or else the module's, and the commit if it is known.
 var String = sync.OnceValue(func() string {
 	if stamped != "" {
 		return stamped
@@ -32,7 +30,8 @@ var String = sync.OnceValue(func() string {
 	return version + revision
 })
 
-// Hello has the versions that an end sends. A vnic up to commit 780d5150 sends none, or Protocol alone.
+// Hello has the versions that an end of a protocol sends. A vnic up to commit 780d5150 sends none, or Protocol
+// alone.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Vnic     string `json:"vnic"`
@@ -46,8 +45,8 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Check returns an Error if theirs has another version of the protocol. who names the other end
-// ("the guest's agent"), fix tells the user what to do.
+// Check returns an Error if theirs has another version of the protocol. who names the other end, fix tells the
+// user what to do.
 func (h Hello) Check(theirs Hello, who, fix string) error {
 	if theirs.Protocol == h.Protocol {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The error for an end of another protocol is one line that names both versions, whatever version text the end sends.
 func TestAnotherProtocolIsRefusedInOneLine(t *testing.T) {
 	ours := Hello{2, "v2.0"}
 	for theirs, want := range map[Hello]string{

@@ -33,15 +33,14 @@ func (e *Error) Error() string {
 // Unwrap returns the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Message is a message to send, or a received message.
+// Message is a message.
 type Message struct {
-	vfiouser.Header // Size is filled in by Send if it is 0
+	vfiouser.Header // Send fills in a Size of 0
 	Body            []byte
-	FDs             []int // descriptors to send; the caller still owns them
+	FDs             []int // to send; the caller still owns them
 }
 
-// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive; it
-// sends one request at a time.
+// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive.
 type Client struct {
 	mu   sync.Mutex
 	sock scm.Socket
@@ -67,16 +66,16 @@ func Connect(sock *net.UnixConn) (*Client, error) {
 	return c, nil
 }
 
-// Capabilities returns the JSON with which the server answered Connect.
+// Capabilities returns the server's JSON of Connect.
 func (c *Client) Capabilities() string { return c.caps }
 
 // Close closes the connection.
 func (c *Client) Close() error { return c.sock.Close() }
 
-// SetTimeout sets a deadline after d for all sends and receives, so that a failing test does not hang.
+// SetTimeout sets a deadline after d for all sends and receives.
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
-// Conn returns the connection, for tests that send bytes that no client would send.
+// Conn returns the connection.
 func (c *Client) Conn() *net.UnixConn { return c.sock.UnixConn }
 
 // Send sends a message unchanged, but fills in a Size of 0.
@@ -97,7 +96,7 @@ func (c *Client) Send(m Message) error {
 	return nil
 }
 
-// Receive receives a message. It returns an error reply as a Message, not as an error.
+// Receive receives a message, which may be an error reply.
 func (c *Client) Receive() (Message, error) {
 	var m Message
 	var h [vfiouser.HeaderLen]byte
@@ -116,8 +115,8 @@ func (c *Client) Receive() (Message, error) {
 	return m, nil
 }
 
-// Request sends a command and returns the body of its reply, which must have size bytes; -1: any
-// number of bytes. If the server sends an error reply, the error is an *Error.
+// Request sends a command and returns the body of its reply, which must have size bytes; -1: any number. An
+// error reply is an *Error.
 func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +141,7 @@ func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int
 	return m.Body, nil
 }
 
-// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the server's reply.
+// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the reply.
 func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	b := le.AppendUint16(le.AppendUint16(nil, major), minor)
 	if text != "" {
@@ -155,7 +154,7 @@ func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	switch {
 	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
 		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
-	case len(r) > len(b): // QEMU has no room for a reply longer than its request
+	case len(r) > len(b): // QEMU has no room for more
 		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
 	case len(r) == 4:
 		return "", nil

@@ -12,7 +12,7 @@ type Info struct {
 	Regions, IRQs int
 }
 
-// Info sends DEVICE_GET_INFO and returns the answer.
+// Info sends DEVICE_GET_INFO.
 func (c *Client) Info() (Info, error) {
 	r, err := c.Request(vfiouser.CmdGetInfo, words(16, 0, 0, 0), 16)
 	if err != nil {
@@ -28,7 +28,7 @@ type RegionInfo struct {
 	Read, Write bool
 }
 
-// RegionInfo sends DEVICE_GET_REGION_INFO for a region and returns the answer.
+// RegionInfo sends DEVICE_GET_REGION_INFO for a region.
 func (c *Client) RegionInfo(region int) (RegionInfo, error) {
 	r, err := c.Request(vfiouser.CmdGetRegionInfo, append(words(32, 0, uint32(region), 0), make([]byte, 16)...), 32)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Client) IRQCount(index int) (int, error) {
 	return int(n), nil
 }
 
-// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE, before the data.
+// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE.
 func Access(region int, off uint64, count int) []byte {
 	b := le.AppendUint64(nil, off)
 	b = le.AppendUint32(b, uint32(region))
@@ -91,7 +91,7 @@ func (c *Client) Write(region int, off uint64, b []byte) error {
 	return nil
 }
 
-// Post writes to a region without a reply, and does not wait. The server serves later requests after the write.
+// Post writes to a region without a reply, and does not wait.
 func (c *Client) Post(region int, off uint64, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

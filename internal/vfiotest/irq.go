@@ -16,14 +16,14 @@ func IRQSet(flags uint32, index, start, count int) []byte {
 	return words(20, flags, uint32(index), uint32(start), uint32(count))
 }
 
-// Flags of DEVICE_SET_IRQS (include/uapi/linux/vfio.h): VFIO_IRQ_SET_DATA_EVENTFD and DATA_NONE, each with
+// Flags of DEVICE_SET_IRQS (include/uapi/linux/vfio.h): VFIO_IRQ_SET_DATA_EVENTFD and DATA_NONE, with
 // ACTION_TRIGGER.
 const (
 	irqEvents  = 0x24
 	irqDisable = 0x21
 )
 
-// SetIRQ sets the event that the device signals for a vector; nil: none. The caller still owns the event.
+// SetIRQ sets the event that the device signals for a vector; nil: none. The caller still owns it.
 func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	if e == nil {
 		_, err := c.Request(vfiouser.CmdSetIRQs, IRQSet(irqEvents, index, vector, 1), 0)
@@ -51,7 +51,7 @@ func (c *Client) DisableIRQs(index int) error {
 // Event is an eventfd.
 type Event struct {
 	fd   int
-	file *os.File // on fd, which is non-blocking
+	file *os.File // non-blocking
 }
 
 // NewEvent makes an Event.
@@ -66,7 +66,7 @@ func NewEvent() (*Event, error) {
 // FD returns the descriptor, which the Event still owns.
 func (e *Event) FD() int { return e.fd }
 
-// Wait waits until the event is signalled, and returns how often it was signalled since the last Wait or Poll.
+// Wait waits until the event is signalled, and returns how often since the last Wait or Poll.
 func (e *Event) Wait(ctx context.Context) (uint64, error) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {

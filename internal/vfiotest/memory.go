@@ -32,16 +32,16 @@ func NewMemory(size uint64) (*Memory, error) {
 	return &Memory{fd, mem}, nil
 }
 
-// Bytes returns the memory, which is valid until Close. A device may read and write it at the same time.
+// Bytes returns the memory, which is valid until Close. A device may access it at the same time.
 func (m *Memory) Bytes() []byte { return m.mem }
 
 // FD returns the descriptor, which the Memory still owns.
 func (m *Memory) FD() int { return m.fd }
 
-// Close unmaps the memory and closes the memfd. A server that has mapped the memfd keeps its mapping.
+// Close unmaps the memory and closes the memfd. A server's mapping stays.
 func (m *Memory) Close() {
 	if m.mem != nil {
-		_ = unix.Munmap(m.mem) // fails only for memory that is not mapped
+		_ = unix.Munmap(m.mem)
 		_ = unix.Close(m.fd)
 		m.mem = nil
 	}
@@ -52,8 +52,8 @@ func (c *Client) Map(iova uint64, m *Memory) error {
 	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
 }
 
-// MapRange maps [off, off+size) of fd at iova; write reports whether the device may write. If fd is -1,
-// the request has no descriptor, and the device cannot access the range.
+// MapRange maps [off, off+size) of fd at iova; write: the device may write. fd may be -1: the device cannot
+// access the range.
 func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
 	flags := uint32(1)
 	if write {
@@ -84,7 +84,7 @@ func DMAUnmap(flags uint32, iova, size uint64) []byte {
 	return le.AppendUint64(b, size)
 }
 
-// Unmap unmaps a range that Map or MapRange mapped. When it returns, the device no longer accesses the range.
+// Unmap unmaps a range. After success the device no longer accesses it.
 func (c *Client) Unmap(iova, size uint64) error { return c.unmap(0, iova, size) }
 
 // UnmapAll unmaps all ranges.

@@ -1,31 +1,30 @@
-// Package virtionet has the numbers of virtio-net (virtio 1.3, 5.1) that its driver and its device
-// share. Package vhostuser has the feature bits of rings.
+// Package virtionet has the numbers of virtio-net (virtio 1.3, 5.1) that its driver and its device share.
+// Package vhostuser has the feature bits of rings.
 package virtionet
 
-// Feature bits (virtio 1.3, 5.1.3).
+// Feature bits VIRTIO_NET_F_* (virtio 1.3, 5.1.3).
 const (
-	FCsum      uint64 = 1 << 0  // VIRTIO_NET_F_CSUM
-	FGuestCsum uint64 = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
-	FMTU       uint64 = 1 << 3  // VIRTIO_NET_F_MTU
-	FMAC       uint64 = 1 << 5  // VIRTIO_NET_F_MAC
-	FGuestTSO4 uint64 = 1 << 7  // VIRTIO_NET_F_GUEST_TSO4
-	FGuestTSO6 uint64 = 1 << 8  // VIRTIO_NET_F_GUEST_TSO6
-	FGuestECN  uint64 = 1 << 9  // VIRTIO_NET_F_GUEST_ECN
-	FHostTSO4  uint64 = 1 << 11 // VIRTIO_NET_F_HOST_TSO4
-	FHostTSO6  uint64 = 1 << 12 // VIRTIO_NET_F_HOST_TSO6
-	FHostECN   uint64 = 1 << 13 // VIRTIO_NET_F_HOST_ECN
-	FMrgRxBuf  uint64 = 1 << 15 // VIRTIO_NET_F_MRG_RXBUF
-	FStatus    uint64 = 1 << 16 // VIRTIO_NET_F_STATUS
-	FCtrlVQ    uint64 = 1 << 17 // VIRTIO_NET_F_CTRL_VQ
-	FMQ        uint64 = 1 << 22 // VIRTIO_NET_F_MQ
+	FCsum      uint64 = 1 << 0
+	FGuestCsum uint64 = 1 << 1
+	FMTU       uint64 = 1 << 3
+	FMAC       uint64 = 1 << 5
+	FGuestTSO4 uint64 = 1 << 7
+	FGuestTSO6 uint64 = 1 << 8
+	FGuestECN  uint64 = 1 << 9
+	FHostTSO4  uint64 = 1 << 11
+	FHostTSO6  uint64 = 1 << 12
+	FHostECN   uint64 = 1 << 13
+	FMrgRxBuf  uint64 = 1 << 15
+	FStatus    uint64 = 1 << 16
+	FCtrlVQ    uint64 = 1 << 17
+	FMQ        uint64 = 1 << 22
 )
 
 // Implemented are the features that both the driver and the device implement.
 const Implemented = FCsum | FGuestCsum | FMTU | FMAC | FGuestTSO4 | FGuestTSO6 | FGuestECN | FHostTSO4 | FHostTSO6 |
 	FHostECN | FMrgRxBuf | FStatus | FMQ
 
-// FeatureNames are the names of the feature bits (virtio 1.3, 5.1.3 and 5.1.3.2), for logs and
-// errors, also of features that neither the driver nor the device implements.
+// FeatureNames are the names of all feature bits (virtio 1.3, 5.1.3 and 5.1.3.2).
 var FeatureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",
@@ -35,14 +34,14 @@ var FeatureNames = [64]string{
 	63: "SPEED_DUPLEX",
 }
 
-// Flags and types of struct virtio_net_hdr (virtio 1.3, 5.1.6).
+// Flags and types of struct virtio_net_hdr, VIRTIO_NET_HDR_* (virtio 1.3, 5.1.6).
 const (
-	HdrNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
-	HdrDataValid = 2 // VIRTIO_NET_HDR_F_DATA_VALID
+	HdrNeedsCsum = 1
+	HdrDataValid = 2
 
-	HdrGSONone  = 0    // VIRTIO_NET_HDR_GSO_NONE
-	HdrGSOTCPv4 = 1    // VIRTIO_NET_HDR_GSO_TCPV4
-	HdrGSOTCPv6 = 4    // VIRTIO_NET_HDR_GSO_TCPV6
-	HdrGSOUDPL4 = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
-	HdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
+	HdrGSONone  = 0
+	HdrGSOTCPv4 = 1
+	HdrGSOTCPv6 = 4
+	HdrGSOUDPL4 = 5
+	HdrGSOECN   = 0x80
 )

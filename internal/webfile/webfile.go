@@ -1,5 +1,4 @@
-// Package webfile is a web server with one file, whose content is computed from a seed. `vnic load` without a URL loads
-// this file.
+// Package webfile is a web server with one file, whose content is computed from a seed.
 package webfile
 
 import (
@@ -16,11 +15,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// File has Head as its first bytes, followed by the seed's pattern from the file's offset len(Head) on.
+// File has Head as its first bytes, followed by the seed's pattern from offset len(Head) on.
 type File struct {
 	Name string
 	Head []byte
-	Size uint64 // of the whole file, in bytes
+	Size uint64 // bytes
 	Seed uint64
 }
 
@@ -45,7 +44,7 @@ func (f *File) ReadAt(b []byte, pos int64) (int, error) {
 type Server struct {
 	*File
 	URL     string
-	Content http.HandlerFunc // answers requests for the file; it may be replaced before the first one
+	Content http.HandlerFunc // for requests of the file; it may be replaced before the first one
 	srv     *httpserver.Server
 }
 
@@ -75,8 +74,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Model makes the head of a safetensors file with the tensors of a small transformer: the header's length and the
-// header. The data has at least size bytes. all is the size of the whole file.
+// Model makes the head of a safetensors file with the tensors of a small transformer, at least size bytes. all
+// is the size of the whole file.
 func Model(size uint64) (head []byte, all uint64) {
 	type tensor struct {
 		Type    string    `json:"dtype"`
@@ -105,7 +104,7 @@ func Model(size uint64) (head []byte, all uint64) {
 		add(prefix+"mlp.down_proj.weight", "BF16", 2, hidden, inner)
 		add(prefix+"input_layernorm.weight", "F32", 4, hidden)
 	}
-	text, _ := json.Marshal(list) // numbers and strings: this never fails
+	text, _ := json.Marshal(list) // never fails
 	for len(text)%8 != 0 {
 		text = append(text, ' ')
 	}

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// sink is a port that takes every packet and ignores it.
 type sink struct {
 	lim Limits
 	n   int
@@ -26,14 +25,13 @@ func (k *sink) Deliver(_ *Worker, batch []*Packet) {
 	}
 }
 
-// blind is a Tap that does nothing.
 type blind struct{}
 
 func (blind) Sending(*Packet) uint64               { return 0 }
 func (blind) Sent(*Worker, *Packet, uint64)        {}
 func (blind) Received(*Worker, *Packet, Placement) {}
 
-// attachSink returns a host a, a sink, and the address of the sink, which the switch already knows.
+// attachSink returns a host a, a sink, and the sink's address, which the switch already knows.
 func attachSink(t testing.TB, up, down Impairment, lim Limits, who *Identity) (a *host, k *sink, to MAC) {
 	s := newSwitch(t)
 	a = newHost(t, s, 1, LinkOptions{Up: up, Identity: who})
@@ -52,7 +50,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 		lim      Limits
 		s        spec
 		flood    bool
-		mpls     bool // with a partial checksum behind the MPLS labels
+		mpls     bool // with a partial checksum behind the labels
 		who      *Identity
 		arp      bool
 	}{
@@ -98,7 +96,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 				a.send(batch...)
 			}
 			for range 50 {
-				f() // lets buffers grow to their final size
+				f() // buffers grow to their final size
 			}
 			if n := testing.AllocsPerRun(100, f); n != 0 {
 				t.Errorf("Deliver of %d packets allocates %v times", len(batch), n)
@@ -116,7 +114,6 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// awaited is a port that signals when it has received a number of packets.
 type awaited struct {
 	sink
 	want int
@@ -130,7 +127,6 @@ func (k *awaited) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// Delayed packets cause no allocation either, even when short ones come between GSO packets.
 func TestDelayDoesNotAllocate(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{Up: Impairment{Delay: time.Microsecond, Jitter: time.Microsecond}})
@@ -158,8 +154,7 @@ func TestDelayDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of the wire per packet, in batches of 32; the receiving port does
-// nothing with the packets.
+// BenchmarkDeliver sends batches of 32.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name     string
@@ -196,7 +191,7 @@ func BenchmarkDeliver(b *testing.B) {
 			for b.Loop() {
 				if c.up.does() || c.s.mss != 0 {
 					for _, p := range batch {
-						p.Progress.reset() // as Prepare does
+						p.Progress.reset()
 					}
 				}
 				a.link.Deliver(a.w, batch)

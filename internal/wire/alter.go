@@ -7,15 +7,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fault is a change of a packet for an Impairment. The receiver's link makes it in a copy, after
-// switching and checks.
+// fault is a change of a packet for an Impairment.
 type fault struct {
 	kind fate   // passes: none; corrupt (one segment) or marked
-	draw uint64 // random number that selects the bit to flip
+	draw uint64 // selects the bit to flip
 }
 
-// alter changes a copy of a packet according to the packet's fault, and delivers it to the link's
-// port.
+// alter delivers a copy of a packet with its fault to the link's port.
 func (l *Link) alter(w *Worker, p *Packet) {
 	x := &w.altered
 	from := cursor{segs: p.Payload}
@@ -39,8 +37,7 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// ecn returns the byte with a packet's ECN bits, and by how many bits they are shifted left in it;
-// nil: the packet is not TCP in IP.
+// ecn returns the byte with the ECN bits, and their shift in it; nil: the packet is not TCP in IP.
 func ecn(p *Packet) (b *byte, shift int) {
 	h := &p.Meta.Headers
 	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
@@ -52,14 +49,14 @@ func ecn(p *Packet) (b *byte, shift int) {
 	return &p.Header[h.L3Off+1], shift
 }
 
-// capable reports whether the packet is ECN-capable, by its codepoint (RFC 3168, 5).
+// capable reports whether the packet is ECN-capable (RFC 3168, 5).
 func capable(p *Packet) bool {
 	b, shift := ecn(p)
 	return b != nil && *b>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, section 5) in a packet, and updates the IPv4 header
-// checksum (RFC 1624); false: the packet is not TCP in IP.
+// mark sets Congestion Experienced (RFC 3168, 5), and updates the IPv4 header checksum (RFC 1624); false: the
+// packet is not TCP in IP.
 func (x *piece) mark() bool {
 	b, shift := ecn(&x.Packet)
 	if b == nil {
@@ -75,8 +72,8 @@ func (x *piece) mark() bool {
 	return true
 }
 
-// corrupt flips a bit that the TCP or UDP checksum covers, after completing the checksum. Packets of
-// other protocols, and with more than maxAltered bytes of payload, stay unchanged.
+// corrupt flips a bit that the TCP or UDP checksum covers, which it completes first. Other packets, and those
+// with more than maxAltered bytes of payload, stay unchanged.
 func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	h := &x.Meta.Headers
 	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||
@@ -100,10 +97,8 @@ func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	return DropNone
 }
 
-// maxAltered is the longest payload that corrupt changes: one segment's.
 const maxAltered = 64 << 10
 
-// flip changes bits of a byte of payload, in a copy.
 func (x *piece) flip(w *Worker, off uint32, bits byte) DropReason {
 	if w.alteredBuf == nil {
 		w.alteredBuf = dma.NewBuffer(make([]byte, maxAltered), dma.Wire)

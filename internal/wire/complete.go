@@ -7,7 +7,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// finish completes the partial checksum of a TCP or UDP piece.
 func (x *piece) finish(w *Worker) DropReason {
 	covered := x.Payload
 	if x.Trailed() {
@@ -30,21 +29,18 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// unplaced is returned by admit for a packet that may pass, but whose partial checksum no receiver
-// can place: it is neither TCP nor UDP, or its frame has a trailer. It is not a reason to drop, and
-// never counted.
+// unplaced is returned by admit for a packet that may pass, but whose partial checksum no receiver can place:
+// it is neither TCP nor UDP, or its frame has a trailer. It is no reason to drop.
 const unplaced = NumDropReasons
 
-// reachable reports whether the field of an unplaced checksum lies in the part of a packet that
-// completed copies.
+// reachable reports whether the field of an unplaced checksum lies in what completed copies.
 func reachable(p *Packet) bool {
 	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
 	return end <= uint32(len(p.Header))+splitter.MaxHeader
 }
 
-// completed describes p in w.whole, with its unplaced checksum completed. The copy refers to p's
-// payload, and is valid until w.whole is used again. completed parses the copy's headers again, and
-// refuses a packet whose Meta.Headers differ from them.
+// completed describes p in w.whole, with its unplaced checksum completed. The copy refers to p's payload.
+// completed refuses a packet whose Meta.Headers differ from the copy's.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -64,13 +60,13 @@ func (w *Worker) completed(p *Packet) DropReason {
 		return r
 	}
 	if splitter.Parse(x.Header, x.Len(), &x.Meta.Headers) != nil || x.Meta.Headers != p.Meta.Headers {
-		return DropBadCsum // the sender's Meta.Headers did not match its bytes
+		return DropBadCsum
 	}
 	return DropNone
 }
 
-// describe makes x a copy of p with a header of its own, and the n bytes of payload at a cursor; it
-// returns false if p's header is too long, or its payload too short.
+// describe makes x a copy of p with a header of its own, and the n bytes of payload at a cursor; false: p's
+// header is too long, or its payload too short.
 func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	if len(p.Header) > len(x.hdr) {
 		return false
@@ -84,13 +80,12 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	return ok
 }
 
-// sumUnplaced completes a checksum at a place that only the sender understands: it sums from start
-// to the frame's end, as any NIC would. The field may lie in the payload, which the wire must not
-// write: sumUnplaced then copies the start of the payload to w.csum.
+// sumUnplaced completes a checksum from start to the frame's end. The field may lie in the payload, which the
+// wire must not write: then it copies the start of the payload to w.csum.
 func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)
-	n := uint32(0) // bytes of payload that are copied
+	n := uint32(0) // of payload that are copied
 	if field+2 > hdr {
 		n = field + 2 - hdr // at most len(w.csum) and PayloadLen, as admit has checked
 		all := cursor{segs: x.Payload}

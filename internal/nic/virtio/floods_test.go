@@ -27,7 +27,6 @@ var (
 	floodNet     = netip.MustParsePrefix("10.9.0.254/24")
 )
 
-// flooder is a guest that sends frames from all its queues as fast as they are taken.
 type flooder struct {
 	*suiteGuest
 	stop atomic.Bool
@@ -35,7 +34,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin makes each queue send frame(mac, i) again and again, with i increasing from ring<<16 on.
+// begin makes each queue send frame(mac, i), with i increasing from ring<<16 on.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -43,7 +42,6 @@ func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	}
 }
 
-// floodSlot is the memory for a frame, in bytes.
 const floodSlot = 512
 
 func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) []byte) {
@@ -74,12 +72,11 @@ func (f *flooder) flood(ring int, base uint64, frame func(mac wire.MAC, i int) [
 		}
 		f.sent.Add(int64(n))
 		if n == 0 {
-			time.Sleep(100 * time.Microsecond) // the ring is full: a driver would sleep too
+			time.Sleep(100 * time.Microsecond) // a driver would sleep too
 		}
 	}
 }
 
-// reset resets the device and starts its rings, again and again.
 func (f *flooder) reset() {
 	f.wg.Go(func() {
 		for ; !f.stop.Load(); f.sent.Add(1) {
@@ -91,13 +88,11 @@ func (f *flooder) reset() {
 	})
 }
 
-// end stops the flood, and leaves the rings as they are.
 func (f *flooder) end() {
 	f.stop.Store(true)
 	f.wg.Wait()
 }
 
-// floodIP makes an IPv4 packet with a body, with a complete IPv4 checksum, and TCP's if it is TCP.
 func floodIP(mac, to wire.MAC, src, dst netip.Addr, proto byte, body []byte) []byte {
 	be := binary.BigEndian
 	b := append(append(append([]byte{}, to[:]...), mac[:]...), 8, 0, 0x45, 0)
@@ -161,8 +156,7 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers returns a filter that accepts the IPv4 frames of a protocol between two ports, except TCP
-// resets.
+// answers returns a filter for IPv4 frames between two ports, except TCP resets.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -170,11 +164,9 @@ func answers(proto byte, from, to uint16) func(b []byte) bool {
 	}
 }
 
-// innocent is a guest whose traffic must survive the flood.
 type innocent struct{ *suiteGuest }
 
-// answerARP answers a frame if it is an ARP request for the guest's address. The gateway sends one
-// when it has not heard of a guest for some seconds, and forgets a guest that does not answer.
+// answerARP answers an ARP request of the gateway, which forgets a guest that does not answer.
 func (v *innocent) answerARP(b []byte) {
 	if len(b) < 42 || binary.BigEndian.Uint16(b[12:]) != splitter.EtherTypeARP || b[21] != 1 ||
 		b[41] != v.mac[5] {
@@ -187,7 +179,6 @@ func (v *innocent) answerARP(b []byte) {
 	v.Send(0, nictest.Frame{Header: reply})
 }
 
-// asks sends a frame once, and waits for a frame that accept accepts.
 func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	v.Helper()
 	v.Send(0, nictest.Frame{Header: frame})
@@ -207,8 +198,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// TestFloods: the gateway answers each request of a guest the first time, while other ports flood
-// the gateway, the network, or their own NIC with full queues.
+// TestFloods floods the gateway from other ports while a guest makes requests.
 //
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.
@@ -223,15 +213,13 @@ func TestFloods(t *testing.T) {
 	elsewhere := netip.MustParseAddr("192.0.2.7")
 	type full func(g *gateway.Gateway, f *flooder) bool
 	busy := func(g *gateway.Gateway, _ *flooder) bool { return g.Link().Counters().Busy > 0 }
-	// The innocent guest gets the broadcasts of a storm too. The storm limit is low enough that a
-	// busy machine can read them; otherwise its own ring would be full when the gateway's ARP
-	// requests and answers come.
+	// The innocent guest gets a storm's broadcasts too, and must read them fast enough.
 	const stormRate = 100
 	storm := func(_ *gateway.Gateway, f *flooder) bool { return f.Port().Link().Counters().Drops[wire.DropStorm] > 0 }
 	for _, c := range []struct {
 		name  string
 		frame func(mac wire.MAC, i int) []byte // nil: the flooder resets its device instead
-		full  full                             // reports whether the flood exceeds what is taken
+		full  full
 	}{
 		{"DNS", func(m wire.MAC, i int) []byte {
 			return floodUDP(m, floodGateway, from(m, 0), netip.AddrPortFrom(addr0, 53), question)
@@ -308,7 +296,6 @@ func isARPReply(b []byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 2
 }
 
-// isOffer reports whether a frame is a DHCP offer with this transaction id.
 func isOffer(b []byte, xid uint32) bool {
 	if len(b) < 42 || b[12] != 8 || b[13] != 0 || b[23] != splitter.ProtoUDP || binary.BigEndian.Uint16(b[36:]) != 68 {
 		return false

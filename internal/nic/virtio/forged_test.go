@@ -16,28 +16,23 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// mute is a control.Sender that sends nothing.
 type mute struct{}
 
 func (mute) Send([]byte) error { return nil }
 
-// The wire drops a frame whose partial checksum, once completed, would turn it into a control
-// frame: no guest can forge frames of another guest's NIC. The forged frame would be a notice of a
-// finished job, in another generation.
-//
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})
 	defer client.Close()
-	status := make([]byte, 56) // job 1 is done
+	status := make([]byte, 56)
 	status[0], status[8] = 1, byte(control.JobDone)
 	for _, c := range []struct {
 		name       string
 		src        wire.MAC
 		etherType  uint16
 		start, off uint16
-		want       uint16 // value that the two bytes of the field should become
+		want       uint16 // of the two bytes of the field
 	}{
 		{"source and type", wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}, 0x99b5, 11, 0, 0x0188},
 		{"type", w.Bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
@@ -72,9 +67,8 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames that Linux sends with a partial checksum in inner headers, which a NIC does not find by
-// the outer headers, arrive with a good checksum, at a driver with offloads and at one without;
-// but QinQ arrives with a partial one at a driver with offloads.
+// Frames with a partial checksum in inner headers arrive with a complete one, except QinQ at a driver with
+// offloads.
 func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 	for name, drop := range map[string]uint64{"offloads": 0, "none": fOffloads} {
 		t.Run(name, func(t *testing.T) {
@@ -86,8 +80,7 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 			inner := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{V6: true, Payload: 999})
 			packet := inner.Bytes()[14:]
 			l4 := 40
-			// SRv6: a routing header with two segments, one left, before TCP (RFC 8754, 2). TCP's
-			// checksum is computed with the last segment's address.
+			// SRv6: a routing header before TCP (RFC 8754, 2). TCP's checksum is computed with the last segment's address.
 			route := append([]byte{6, 4, 4, 1, 1, 0, 0, 0}, make([]byte, 32)...)
 			copy(route[8:], packet[24:40])
 			routed := append(append(bytes.Clone(packet[:40]), route...), packet[40:]...)
@@ -116,7 +109,7 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 					!bytes.Equal(got[off+18:], frame[off+18:]) {
 					t.Fatalf("%s: got %x", c.name, got)
 				}
-				if c.name == "QinQ" && drop == 0 { // the driver has to complete it
+				if c.name == "QinQ" && drop == 0 {
 					continue
 				}
 				tcp := header.TCP(got[off:])

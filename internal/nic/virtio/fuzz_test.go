@@ -24,14 +24,12 @@ import (
 // fuzzPatience is short, because waiting frames of a hostile guest test nothing.
 const fuzzPatience = time.Millisecond
 
-// fuzzRAM is the address of a fuzzed guest's frames, behind its rings: slots of fuzzSlot bytes.
 const (
 	fuzzRAM  = 16 << 20
 	fuzzSlot = 256
 )
 
-// fuzzGuest is a guest driven by bytes: it writes to rings, descriptors, frames and commands, all
-// in one memory, and makes its frontend do what frontends do.
+// fuzzGuest is a guest driven by bytes, and its frontend.
 type fuzzGuest struct {
 	*suiteGuest
 	b      []byte
@@ -57,15 +55,12 @@ func (g *fuzzGuest) bytes(n int) []byte {
 	return b
 }
 
-// parts returns the parts of a ring.
 func (g *fuzzGuest) parts(ring byte) (i int, desc, avail, used []byte) {
 	i = int(ring) % len(g.rings)
 	d, a, u := g.rings[i].Addrs()
 	return i, g.RAM[d:], g.RAM[a:], g.RAM[u:]
 }
 
-// addr returns an interesting address: of a slot, a ring, the GPU, the ends of regions, or
-// unmapped.
 func (g *fuzzGuest) addr() uint64 {
 	n := uint64(g.byte())
 	k := n / 8
@@ -89,28 +84,27 @@ func (g *fuzzGuest) length() uint32 {
 		uint32(n/16)
 }
 
-// step runs one operation.
 func (g *fuzzGuest) step() {
 	switch op := g.byte(); op % 10 {
-	case 0, 1: // write a descriptor
+	case 0, 1:
 		_, desc, _, _ := g.parts(g.byte())
 		d := desc[16*(int(g.byte())%24):]
 		le.PutUint64(d, g.addr())
 		le.PutUint32(d[8:], g.length())
 		le.PutUint16(d[12:], uint16(g.byte()%8))
 		le.PutUint16(d[14:], uint16(g.byte()%24))
-	case 2: // make chains available
+	case 2:
 		i, _, avail, _ := g.parts(g.byte())
 		for range g.byte()%4 + 1 {
 			le.PutUint16(avail[4+2*(int(g.avail[i])%rawRing):], uint16(g.byte()%24))
 			g.avail[i]++
 		}
 		g.show(i, avail)
-	case 3: // make too many chains available, or fewer than before
+	case 3: // too many chains, or fewer than before
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
-	case 4: // send a frame: virtio_net_hdr, and headers with some changes
+	case 4:
 		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
 		slot, addr := g.slot()
@@ -125,17 +119,17 @@ func (g *fuzzGuest) step() {
 		if op/10%2 == 1 {
 			g.send(addr, 66+uint32(n))
 		}
-	case 5: // send a command
+	case 5:
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16),
 			control.Command(g.byte()%8), 1, uint32(g.byte())
 		slot, addr := g.slot()
 		f.Data = g.bytes(int(g.byte()) % 64)
 		g.send(addr, uint32(copy(slot, f.Append(make([]byte, 12)))))
-	case 6: // write bytes anywhere
+	case 6:
 		b := g.RAM[g.addr()%(rawMem-256):]
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))
-	case 7: // make a peer send a frame
+	case 7:
 		p := g.peers[0]
 		f := nictest.Make(g.mac, p.mac, nictest.Spec{Payload: int(g.byte()) * 30, V6: op/10%2 == 1, Port: 2000 +
 			uint16(op/20%2), UDP: op/40%2 == 1})
@@ -144,7 +138,7 @@ func (g *fuzzGuest) step() {
 		}
 	case 8:
 		g.frontend()
-	case 9: // let the device work, if it does
+	case 9:
 		i, _, avail, used := g.parts(g.byte())
 		for end := time.Now().Add(time.Millisecond); time.Now().Before(end) && g.dev.Errors()[i] == "" &&
 			le.Uint16(used[2:]) != le.Uint16(avail[2:]); {
@@ -153,14 +147,12 @@ func (g *fuzzGuest) step() {
 	}
 }
 
-// slot returns memory for a frame, at an address that addr can return.
 func (g *fuzzGuest) slot() (mem []byte, addr uint64) {
 	n := uint64(g.byte())
 	addr = fuzzRAM + n%8*8*fuzzSlot + n/8*fuzzSlot
 	return g.RAM[addr:], addr
 }
 
-// send makes a descriptor of ring 1 for a frame, and makes it available.
 func (g *fuzzGuest) send(addr uint64, n uint32) {
 	_, desc, avail, _ := g.parts(1)
 	head := g.avail[1] % 24
@@ -176,7 +168,7 @@ func (g *fuzzGuest) show(i int, avail []byte) {
 	g.kick(i)
 }
 
-// frontend does something that QEMU may do for a guest.
+// frontend does something that QEMU may do.
 func (g *fuzzGuest) frontend() {
 	i := int(g.byte()) % len(g.rings)
 	switch g.byte() % 8 {
@@ -209,14 +201,14 @@ func (g *fuzzGuest) frontend() {
 	}
 }
 
-// fuzzWorld outlives an input: a switch and two honest guests.
+// fuzzWorld is a switch and two honest guests, which outlive an input.
 type fuzzWorld struct {
 	files *dma.Files
 	sw    *wire.Switch
 	peers [2]*suiteGuest
 	flows [2]*numbered
-	marks [2]uint64 // memory used by each peer
-	blank []byte    // GPU memory of each peer
+	marks [2]uint64
+	blank []byte
 }
 
 func newFuzzWorld(f *testing.F) *fuzzWorld {
@@ -236,7 +228,6 @@ func newFuzzWorld(f *testing.F) *fuzzWorld {
 	return w
 }
 
-// check checks that the peers still reach each other, and that their GPUs' memory is unchanged.
 func (w *fuzzWorld) check(t *testing.T) {
 	t.Helper()
 	for i, p := range w.peers {
@@ -252,7 +243,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 	for i, f := range w.flows {
 		deadline := time.Now().Add(10 * time.Second)
-		for got := false; !got; { // the switch may have learnt a spoofed address, so the first frame may get lost
+		for got := false; !got; { // the switch may have learnt a spoofed address
 			if time.Now().After(deadline) {
 				t.Fatalf("peer %d does not reach the other", i)
 			}
@@ -264,8 +255,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 }
 
-// arrived takes received frames, and reports whether the last frame sent is among them. Others may
-// send as well.
+// arrived reports whether the last frame sent is among the received ones.
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
@@ -280,9 +270,6 @@ func (n *numbered) arrived() (last bool) {
 	return last
 }
 
-// FuzzGuest is a hostile guest on one NIC of a switch. It writes nothing outside its memory, leaves
-// no resources behind, and the other NICs go on.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
 	for _, s := range fuzzSeeds() {
@@ -296,7 +283,6 @@ func FuzzGuest(f *testing.F) {
 	})
 }
 
-// run runs one input, from the guest's first frame to its end.
 func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	testkit.CheckFDs(t)
 	for _, p := range w.peers {
@@ -317,7 +303,6 @@ func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	}
 }
 
-// fuzzSeeds are inputs that reach deep code.
 func fuzzSeeds() [][]byte {
 	desc := func(ring, i, addr, n, flags, next byte) []byte { return []byte{0, ring, i, addr, n, flags, next} }
 	avail := func(ring, head byte) []byte { return []byte{2, ring, 0, head} }
@@ -329,7 +314,6 @@ func fuzzSeeds() [][]byte {
 	}
 	receives := bytes.Join([][]byte{desc(0, 0, 8, 2, 2, 0), desc(0, 1, 16, 5, 2, 0), avail(0, 0), avail(0, 1), {7, 3},
 		{7, 100}, work(0)}, nil)
-	// Split on queue 1, a rule for it, buffers of header and GPU page.
 	ctx := context.Background()
 	commands := bytes.Join([][]byte{
 		seedCommand(1, func(c *control.Client) { _, _ = c.Hello(ctx) }),
@@ -380,7 +364,6 @@ func fuzzSeeds() [][]byte {
 	return seeds
 }
 
-// seedCommand returns the step that sends the request of a client's method.
 func seedCommand(seq byte, do func(*control.Client)) []byte {
 	var b firstFrame
 	do(control.NewClient(&b, control.ClientOptions{}))
@@ -391,7 +374,7 @@ func seedCommand(seq byte, do func(*control.Client)) []byte {
 	return append([]byte{5, byte(f.Class), byte(f.Command), seq, 8 * seq, byte(len(f.Data))}, f.Data...)
 }
 
-// firstFrame is a control.Sender that keeps the first frame, and ends the client's call.
+// firstFrame is a control.Sender that keeps the first frame and fails.
 type firstFrame []byte
 
 func (b *firstFrame) Send(frame []byte) error {

@@ -15,8 +15,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// TestGolden: a device offers the recorded feature bits, protocol features and queues, and no
-// configuration space, which QEMU serves itself.
+// The device offers no configuration space: QEMU serves it.
 func TestGolden(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# What a device offers to a vhost-user frontend\n")
@@ -39,7 +38,6 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", map[string]string{"features": b.String()})
 }
 
-// The device refuses an invalid MTU from a frontend.
 func TestFrontendSetsMTU(t *testing.T) {
 	w := newWorld(t)
 	if d := w.Bad.dev; d.MTU(67) == nil || d.MTU(1400) != nil || d.Port().Limits().MaxFrame != 1414 {
@@ -60,7 +58,7 @@ func offers(b *strings.Builder, what string, d vhostuser.Device) {
 			}
 		}
 	}
-	config := bytes.Repeat([]byte{0xa5}, 24) // struct virtio_net_config
+	config := bytes.Repeat([]byte{0xa5}, 24) // the length of struct virtio_net_config
 	fmt.Fprintf(b, "read of config    %v\n%x\n", d.GetConfig(0, config), config)
 	fmt.Fprintf(b, "write of config   %v\n", d.SetConfig(0, config))
 	for bit := range 64 {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// When a frontend hangs up, or resets its device, the switch notifies the other ports.
+// The switch notifies other ports when a frontend hangs up, or resets its device.
 func TestOthersHearOfAHangUp(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, noGPU: true})

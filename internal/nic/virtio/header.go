@@ -12,15 +12,14 @@ import (
 
 var le = binary.LittleEndian
 
-// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), legacyNetHdr its
-// length without num_buffers (5.1.6.1).
+// maxNetHdr is the length of virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6), legacyNetHdr without
+// (5.1.6.1).
 const (
 	maxNetHdr    = 12
 	legacyNetHdr = 10
 )
 
-// netHdrLen returns the length of virtio_net_hdr under these features, in both directions. A legacy
-// driver without MRG_RXBUF has no num_buffers (virtio 1.3, 5.1.6.1).
+// netHdrLen returns the length of virtio_net_hdr under these features (virtio 1.3, 5.1.6.1).
 func netHdrLen(features uint64) uint32 {
 	if features&(vhostuser.FeatureVersion1|virtionet.FMrgRxBuf) == 0 {
 		return legacyNetHdr
@@ -28,10 +27,8 @@ func netHdrLen(features uint64) uint32 {
 	return maxNetHdr
 }
 
-// netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a
-// hint, never trusted), gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. Reads and
-// writes of the same bytes must have the same width here, because a wider read stalls after narrow
-// writes.
+// netHdr is struct virtio_net_hdr_v1 in memory: flags u8, gso_type u8, hdr_len u16 (a hint, never trusted),
+// gso_size u16, csum_start u16, csum_offset u16, num_buffers u16.
 type netHdr [maxNetHdr]byte
 
 func (h *netHdr) flags() uint8       { return h[0] }
@@ -40,9 +37,8 @@ func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
 func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
 func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
 
-// meta sets m from virtio_net_hdr of a frame that a driver sends. The features limit what the
-// header may ask for. splitter.Meta.CsumAllowed, called by the wire, decides where the checksum may
-// lie.
+// meta sets m from the virtio_net_hdr of a frame that a driver sends, without a check of csum_start and
+// csum_offset.
 func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
@@ -80,8 +76,8 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	return nil
 }
 
-// describe fills in virtio_net_hdr of a frame for its receiver. buffers is num_buffers. csum: the
-// receiver has VIRTIO_NET_F_GUEST_CSUM; without it flags are 0.
+// describe fills in virtio_net_hdr for a frame's receiver. csum: the receiver negotiated
+// VIRTIO_NET_F_GUEST_CSUM.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
 	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start
 	hi := uint32(uint16(buffers)) << 16 // csum_offset, num_buffers

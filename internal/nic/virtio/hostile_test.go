@@ -56,7 +56,7 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 			w.Bad.Add(0, &good, false)
 			w.Bad.OK(w.Bad.rings[1].Add(c.out, c.in, 9))
 			w.Bad.publish(1)
-			nictest.Arrives(t, w.A, 0, &good) // frames before the bad one are sent
+			nictest.Arrives(t, w.A, 0, &good)
 			w.Bad.broken(1, fault)
 			w.Moves(t)
 			testkit.Equal(t, "base", w.Bad.base(1), 2) // hello and good, without the bad one
@@ -64,8 +64,6 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 	}
 }
 
-// The device drops malformed frames; they harm no other guest.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
@@ -106,9 +104,6 @@ func TestPausesLoseNothing(t *testing.T) {
 	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
 }
 
-// When the frontend stops a queue, frames that wait for a receiver go back to the driver: each
-// arrives once after the restart.
-//
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
@@ -134,13 +129,13 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A full call eventfd, even a blocking one, delays no other guest for long.
+// A full call eventfd, even a blocking one, does not stall other guests.
 func TestFullCallBlocksNobody(t *testing.T) {
 	for name, block := range map[string]bool{"non-blocking": false, "blocking": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			call := w.Bad.calls[0]
-			w.Bad.rings[0].EnableCall() // asks for calls
+			w.Bad.rings[0].EnableCall()
 			w.Bad.Post(0, 8)
 			var b [8]byte
 			_, _ = unix.Read(call, b[:])
@@ -157,9 +152,6 @@ func TestFullCallBlocksNobody(t *testing.T) {
 	}
 }
 
-// A guest whose memory is truncated under traffic loses its NIC; guests that send to it, or receive
-// from it, do not.
-//
 // Invariant: nic: Truncating a guest's memory affects only that guest.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
@@ -168,7 +160,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 			w.A.Post(0, 4)
 			w.Bad.Post(0, 4)
 			f := tcp(w.Bad, w.A, 6000)
-			if sender { // the frame waits in the ring, its payload behind the new end
+			if sender { // its payload lies behind the new end
 				w.Bad.Add(0, &f, false)
 			}
 			w.Bad.OK(unix.Ftruncate(w.Bad.FD, 0))
@@ -180,15 +172,14 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 			if err := <-w.Bad.served; err == nil {
 				t.Error("the frontend was served on")
 			}
-			w.Bad.served <- nil // for the cleanup
+			w.Bad.served <- nil
 			testkit.Equal(t, "errors of the other", len(w.A.dev.Errors()), 0)
 			w.Moves(t)
 		})
 	}
 }
 
-// If a frontend removes memory under traffic, waiting frames in that memory are lost, and no
-// others.
+// Waiting frames are lost if the frontend removes their memory.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	before := w.A.dev.Port().Link().Counters().Busy
@@ -210,8 +201,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A new driver does not inherit state that commands of the previous driver set up; a driver that
-// continues its rings keeps it.
+// A driver that continues its rings is not new.
 //
 // Invariant: nic/virtio: A new driver inherits no state of the previous one.
 func TestNewDriverInheritsNothing(t *testing.T) {

@@ -15,17 +15,13 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers maps kinds of drivers to the features that each lacks. Only legacy has the shorter
-// virtio_net_hdr.
+// headers has the features that drivers lack. Only legacy has the shorter virtio_net_hdr.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 
-// soon is a guest's timeout in tests that wait in vain if the NIC misreads a virtio_net_hdr.
+// soon is for tests that wait in vain if the NIC misreads a virtio_net_hdr.
 const soon = 5 * time.Second
 
-// Frames go both ways between a modern driver and each other kind, with offloads and without: with
-// partial checksums, and with GSO packets that stay whole or are segmented.
-//
 // Invariant: nic/virtio: virtio_net_hdr is as long as the negotiated features say, in both
 // directions.
 func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
@@ -47,7 +43,7 @@ func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
 					from, to := p[0], p[1]
 					for _, n := range []int{0, 1, 60, 1446} {
 						f := tcp(from, to, n)
-						if !offloads { // it would arrive complete, but not marked as good
+						if !offloads { // the receiver would not see a partial checksum
 							f = whole(t, f)
 						}
 						to.Post(0, 1)
@@ -79,7 +75,6 @@ func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
 	}
 }
 
-// whole completes a frame's checksum.
 func whole(t *testing.T, f nictest.Frame) nictest.Frame {
 	t.Helper()
 	b := f.Bytes()
@@ -90,15 +85,12 @@ func whole(t *testing.T, f nictest.Frame) nictest.Frame {
 	return f
 }
 
-// superFrame makes a TSO packet.
 func superFrame(from, to *suiteGuest, payload int, mss uint16) nictest.Frame {
 	f := tcp(from, to, payload)
 	f.GSO, f.MSS = splitter.GSOTCPv4, mss
 	return f
 }
 
-// The header may lie in any descriptors: in its own, as for legacy drivers without ANY_LAYOUT, or
-// in pieces.
 func TestHeaderInPieces(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -135,8 +127,7 @@ func TestHeaderInPieces(t *testing.T) {
 				a.Send(0, f)
 				nictest.Arrives(t, b, 0, &f)
 			}
-			// Without MRG_RXBUF a chain holds a frame; a chain with room for the header only is too
-			// short for any frame.
+			// Without MRG_RXBUF a chain holds a frame: room for the header only is too little.
 			before := b.Port().Link().Counters().Drops[wire.DropTooBig]
 			addr, _ := b.Alloc(b.hdr)
 			b.cookie++
@@ -151,17 +142,15 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// Without MRG_RXBUF a frame or GSO packet goes to one chain: here as Linux makes them for
-// GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1). The NIC drops and counts
-// frames that do not fit.
+// Chains are as Linux makes them for GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1).
 func TestOneChainForEachFrame(t *testing.T) {
 	const tso4, tso6 = 1 << 7, 1 << 8
 	for _, c := range []struct {
 		name  string
 		drop  uint64
-		sizes []uint32 // of a chain's buffers
+		sizes []uint32
 		mtu   uint16
-		fits  []int // payload lengths of frames; of GSO packets if longer than the MTU
+		fits  []int // payload lengths; of GSO packets if above the MTU
 		big   []int
 	}{
 		{"19 descriptors", 0, append([]uint32{12, 4080}, slices.Repeat([]uint32{4096}, 17)...), 9000,
@@ -178,7 +167,7 @@ func TestOneChainForEachFrame(t *testing.T) {
 					a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, wait: soon})
 					b := newStockGuest(t, files, sw, 1, rawOptions{pairs: 1, mtu: c.mtu, drop: c.drop | lacks, wait: soon})
 					chains, room := map[uint32][]byte{}, uint32(0)
-					for i := range uint32(30) { // as many as segments
+					for i := range uint32(30) {
 						var bufs []virtq.Buf
 						addr, mem := b.Alloc(80 << 10)
 						room = 0
@@ -218,7 +207,6 @@ func TestOneChainForEachFrame(t *testing.T) {
 	}
 }
 
-// A receive buffer shorter than the driver's virtio_net_hdr stops its queue.
 func TestBufferShorterThanHeader(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +222,6 @@ func TestBufferShorterThanHeader(t *testing.T) {
 	}
 }
 
-// A legacy driver can use header split, rules and commands like any other.
 func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	for name, lacks := range headers {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +239,6 @@ func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 					t.Errorf("frame of %d: split %v, %d bytes of header, dirty %v", n, got.Split, len(got.Header), got.Dirty)
 				}
 			}
-			// A header buffer one byte too short stops the queue.
 			fault := w.Bad.fault(2)
 			addr, _ := w.Bad.Alloc(512)
 			w.Bad.OK(w.Bad.rings[2].Add(nil, []virtq.Buf{{Addr: addr, Len: uint32(w.Bad.hdr + 255)},
@@ -265,7 +251,7 @@ func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	}
 }
 
-// A frontend may set its driver's features while the rings run: the device then uses these.
+// A frontend may set its driver's features while the rings run.
 func TestFeaturesOfRunningRings(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient, wait: soon})
@@ -282,7 +268,6 @@ func TestFeaturesOfRunningRings(t *testing.T) {
 	}
 }
 
-// A feature that the device does not offer is refused by its name (virtio 1.3, 5.1.3).
 func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	g := newWorldWith(t, rawOptions{pairs: 1, mtu: 1500}).Bad
 	for names, set := range map[string]uint64{
@@ -296,10 +281,8 @@ func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	}
 }
 
-// The device serves any set of offload features, whether the specification allows it (5.1.3.1) or
-// not: QEMU offers, and Linux accepts, HOST_TSO4 without CSUM (csum=off) and GUEST_TSO4 without
-// GUEST_CSUM (guest_csum=off), and no frontend passes on CTRL_VQ, which MQ requires. Features
-// without their requirement are not used: without GUEST_CSUM a receiver gets no GSO packet.
+// QEMU offers, and Linux accepts, sets that the specification does not allow (5.1.3.1): HOST_TSO4 without CSUM,
+// GUEST_TSO4 without GUEST_CSUM.
 func TestAnySetOfFeaturesIsServed(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 1500})

@@ -14,11 +14,11 @@ type monitored Device
 
 var _ nic.Monitored = (*monitored)(nil)
 
-// Kicked implements nic.Monitored: the tag of a receive queue is the index of its vring.
+// Kicked implements nic.Monitored.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it sets the default RSS, and logs errors of queues, which queues
-// must not do under their locks.
+// Tend implements nic.Monitored: it sets the default RSS, and logs errors of queues, which queues must not do
+// under their locks.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()
@@ -50,11 +50,8 @@ func (m *monitored) TakeEventFDs() {
 	d.log.Error("the frontend does not take its calls, and gets no more until it reconnects")
 }
 
-// requestRSS makes the monitor set the default RSS again. A queue calls it when it has got its
-// first buffers. It never waits.
 func (d *Device) requestRSS() { d.report(func() { d.rssDue = true }) }
 
-// failed makes the monitor log why a queue stopped. It never waits.
 func (d *Device) failed(index int, err error) {
 	d.report(func() {
 		if d.failures == nil {
@@ -64,7 +61,6 @@ func (d *Device) failed(index int, err error) {
 	})
 }
 
-// report calls note under mu, and wakes the monitor.
 func (d *Device) report(note func()) {
 	d.mu.Lock()
 	note()

@@ -15,21 +15,21 @@ import (
 type stream struct {
 	a, b  *suiteGuest
 	f     nictest.Frame
-	tx    []virtq.Buf // one frame's header and payload
-	rx    []virtq.Buf // the receive buffers
+	tx    []virtq.Buf
+	rx    []virtq.Buf
 	used  [rawRing]virtq.Used
-	frame int // bytes of a frame, virtio_net_hdr included
+	frame int // bytes, with virtio_net_hdr
 	out   int // frames sent and not completed
 }
 
-// newStream prepares frames with payload bytes each; above the MTU they are GSO packets.
+// newStream prepares frames of payload bytes each; above the MTU they are GSO packets.
 func newStream(t testing.TB, payload int) *stream { return newStreamOf(t, payload, rawOptions{}) }
 
 func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 	files, sw := nictest.Switch(t)
 	ro.pairs, ro.mtu, ro.noGPU = 1, 1500, true
 	l := &stream{a: newRawGuest(t, files, sw, 0, ro), b: newRawGuest(t, files, sw, 1, ro)}
-	nictest.Hello(l.b) // so that the switch does not flood
+	nictest.Hello(l.b) // the switch does not flood a learnt address
 	l.f = nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	if payload > 1460 {
 		l.f.GSO, l.f.MSS = splitter.GSOTCPv4, 1460
@@ -43,7 +43,7 @@ func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 		l.post(uint32(i))
 	}
 	l.b.publish(0)
-	for range 1000 { // a frame is dropped while the receiver's ring has not started
+	for range 1000 { // frames are dropped while the receiver's ring has not started
 		l.Add(1)
 		l.Show()
 		l.Done(true)
@@ -90,7 +90,6 @@ func (l *stream) Take(wait bool) (frames int) {
 	return frames
 }
 
-// come takes used chains of a ring.
 func (l *stream) come(g *suiteGuest, ring int, wait bool) int {
 	if wait {
 		return g.poll(ring, l.used[:])
@@ -109,8 +108,6 @@ func (l *stream) Copy() (dst, src []byte) {
 	return l.b.RAM[l.rx[0].Addr:][:n], l.a.RAM[l.tx[1].Addr:][:n]
 }
 
-// Bytes arrive as they were sent, whole, with the right virtio_net_hdr.
-//
 // Invariant: nic: If a frame is split, exactly its headers go to the header buffer and its payload
 // to other buffers; split or not, its bytes stay as they were sent, but for a checksum that the NIC
 // completes.

@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// pause does what QEMU does when its guest is stopped (QMP stop, a migration): vhost_net_stop. It
-// returns the rings' bases.
+// pause does what QEMU's vhost_net_stop does. It returns the rings' bases.
 func (g *suiteGuest) pause() (bases []uint32) {
 	g.Helper()
 	bases = g.bases()
@@ -21,8 +20,7 @@ func (g *suiteGuest) pause() (bases []uint32) {
 	return bases
 }
 
-// resume does what QEMU does when its guest continues (QMP cont): vhost_net_start, with rings that
-// continue at these bases.
+// resume does what QEMU's vhost_net_start does, with rings that continue at these bases.
 func (g *suiteGuest) resume(bases []uint32) {
 	g.Helper()
 	g.OK(g.front.SetMTU(uint16(g.Port().Limits().MaxFrame - 14)))
@@ -43,7 +41,6 @@ func (g *suiteGuest) resume(bases []uint32) {
 	g.status(0xf)
 }
 
-// status adds bits to the device status, as QEMU does.
 func (g *suiteGuest) status(bits uint8) {
 	g.Helper()
 	was, err := g.front.GetStatus()
@@ -54,8 +51,6 @@ func (g *suiteGuest) status(bits uint8) {
 	testkit.Equal(g, "status", now, was|bits)
 }
 
-// settings are state that a guest has set up by commands: split, rules, RSS, a flow counter,
-// buffers, an RDMA queue pair.
 type settings struct {
 	g          *suiteGuest
 	generation uint32
@@ -63,7 +58,7 @@ type settings struct {
 	qpn        uint32
 }
 
-// setUp makes the settings, so that TCP to port 2000 goes to queue 1, and its payload to the GPU.
+// setUp sends TCP to port 2000 to queue 1, and its payload to the GPU.
 func (g *suiteGuest) setUp() *settings {
 	g.Helper()
 	p := g.Port()
@@ -78,14 +73,12 @@ func (g *suiteGuest) setUp() *settings {
 	return &settings{g, p.Generation(), p.State(), qpn}
 }
 
-// kept reports whether all settings are unchanged.
 func (s *settings) kept() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
 	return err == nil && p.Generation() == s.generation && reflect.DeepEqual(p.State(), s.state)
 }
 
-// gone reports whether no setting is left.
 func (s *settings) gone() bool {
 	p := s.g.Port()
 	_, err := p.QPStatus(s.qpn)
@@ -94,9 +87,7 @@ func (s *settings) gone() bool {
 		len(now.FlowCounters) == 0
 }
 
-// A transfer from one GPU's memory to another's goes on across ten stops and continues of either
-// guest, or of both. The NIC drops and counts frames to a stopped guest, like frames to a guest
-// whose frontend has hung up. All other frames arrive once, split.
+// The guests stop and continue during a transfer between their GPUs.
 //
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
@@ -118,7 +109,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 					t.Errorf("frame %d: split %v, dirty %v", seq, got.Split, got.Dirty)
 				}
 			}
-			w.B.Post(1, 30) // buffers that outlive the pauses
+			w.B.Post(1, 30)
 			for range 10 {
 				moves()
 				var a, b []uint32
@@ -132,7 +123,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 					t.Fatal("a guest that is stopped has lost what it had set up")
 				}
 				if !paused[0] {
-					w.A.SendGPU(0, frame()) // lost
+					w.A.SendGPU(0, frame())
 					lost++
 				}
 				if paused[1] {
@@ -156,16 +147,14 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 	}
 }
 
-// After status 0 the next start of the rings decides. Rings that continue where they stopped, or
-// that start at another index than 0, belong to the same driver. A driver that starts its rings
-// anew at 0 is a new one, and so is any driver after a reset.
+// After status 0 the next start of the rings decides whether the driver is new.
 //
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {
 	ro := rawOptions{pairs: 3, mtu: 9000, patience: patient, wait: soon}
 	noReset := ro
 	noReset.noReset = true
-	fresh := func(g *suiteGuest) { // starts as a new driver
+	fresh := func(g *suiteGuest) {
 		g.rings = nil
 		for i := range 2 * ro.pairs {
 			g.startRing(i)
@@ -231,8 +220,7 @@ func TestPauseAndReset(t *testing.T) {
 	}
 }
 
-// A ring that was stopped at index 0, as happens once in 2^16 chains, continues from there: its
-// driver is not new.
+// A ring stops at index 0 once in 2^16 chains.
 func TestPauseAtZero(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 9000})
@@ -245,19 +233,19 @@ func TestPauseAtZero(t *testing.T) {
 		t.Errorf("%+v", g.Port().State())
 	}
 	bases = g.pause()
-	bases[0] = 7 // not where it stopped
+	bases[0] = 7
 	if g.resume(bases); !s.kept() {
 		t.Errorf("%+v", g.Port().State())
 	}
 	bases = g.pause()
 	bases[0] = 0
-	if g.resume(bases); !s.gone() { // it stopped at 7
+	if g.resume(bases); !s.gone() {
 		t.Errorf("%+v", g.Port().State())
 	}
 }
 
-// A frame that waits for a receiver when its guest is stopped is sent once, when the guest
-// continues. The sender drops and counts a frame that waits for the stopped guest.
+// A frame that waits for a receiver is sent once when its guest continues; one that waits for a stopped guest
+// is dropped.
 func TestPauseWhileFramesWait(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	waits := func(f nictest.Frame) {
@@ -287,7 +275,6 @@ func TestPauseWhileFramesWait(t *testing.T) {
 	w.Moves(t)
 }
 
-// The NIC of a stopped guest drops the RDMA packets that come for it.
 func TestPauseSuspendsRDMA(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 2, mtu: 9000, p2p: true, patience: patient})
 	w.B.setUp()
@@ -300,7 +287,7 @@ func TestPauseSuspendsRDMA(t *testing.T) {
 		testkit.Equal(t, "frames dropped: "+why.String(), drops(why), before+1)
 	}
 	for range 3 {
-		dropped(wire.DropRDMA) // to no queue pair
+		dropped(wire.DropRDMA)
 		bases := w.B.pause()
 		dropped(wire.DropStopped)
 		w.B.resume(bases)

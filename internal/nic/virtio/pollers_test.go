@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// newPollers starts polling threads, until the test ends.
 func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 	t.Helper()
 	p := testkit.Must(nic.NewPollers(n, hot))(t)
@@ -20,8 +19,6 @@ func newPollers(t testing.TB, n int, hot bool) *nic.Pollers {
 	return p
 }
 
-// TestNICPolled runs the suite with one thread that serves the queues of all NICs: one that sleeps
-// when idle, and one that never sleeps.
 func TestNICPolled(t *testing.T) {
 	testkit.Slow(t)
 	for name, hot := range map[string]bool{"sleeps": false, "hot": true} {
@@ -41,19 +38,18 @@ func TestNICPolled(t *testing.T) {
 	}
 }
 
-// wantsKicks reports whether the device asks for a kick at the next frame of transmit queue 0,
-// after n published chains (avail_event, virtio 1.3, 2.7.10).
+// wantsKicks reports whether the device asks for a kick at the next frame of transmit queue 0, after n
+// published chains (avail_event, virtio 1.3, 2.7.10).
 func wantsKicks(g *suiteGuest, n int) bool {
 	_, _, used := g.rings[1].Addrs()
 	return le.Uint16(g.At(used+4+8*rawRing)) == uint16(n)
 }
 
-// TestPollersThatSleepWantKicks: the device asks the driver of an idle ring for kicks again, and
-// its next frame arrives.
+// TestPollersThatSleepWantKicks: the device asks the driver of an idle ring for kicks again.
 func TestPollersThatSleepWantKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, false)})
 	w.B.Post(0, 8)
-	for sent := 1; sent < 5; sent++ { // one frame was sent when the world was made
+	for sent := 1; sent < 5; sent++ { // one was sent when the world was made
 		for deadline := time.Now().Add(patient); !wantsKicks(w.A, sent); runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatalf("after %d frames the ring is polled for ever", sent)
@@ -64,7 +60,6 @@ func TestPollersThatSleepWantKicks(t *testing.T) {
 	}
 }
 
-// TestHotPollersWantNoKicks: once a ring has started, no frame needs a kick.
 func TestHotPollersWantNoKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, true)})
 	w.B.Post(0, 64)

@@ -34,7 +34,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	ring.call.set(v.Call)
 	ring.fault.set(v.Err)
 	if vq.Resumed() || v.Running {
-		ring.call.fire() // an interrupt that was due may be lost, which would stall the driver after a reconnect
+		ring.call.fire() // an interrupt may have been lost, which would stall the driver after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
@@ -45,7 +45,6 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	return d.rx[v.Index/2].open(vq, &v, features)
 }
 
-// open opens the ring that v describes, for a driver with features f.
 func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 	if v.Kick < 0 {
 		return nil, errNoKick
@@ -55,7 +54,6 @@ func (d *Device) open(v *vhostuser.Vring, f uint64) (*virtq.Device, error) {
 		Indirect: f&vhostuser.FeatureIndirect != 0, EventIdx: f&vhostuser.FeatureEventIdx != 0})
 }
 
-// open starts the receive queue with the opened ring vq.
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
 	q.Restart()
@@ -75,8 +73,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
-// SetCall implements vhostuser.Device. It fires the new eventfd once, because a call to the old one
-// may be lost.
+// SetCall implements vhostuser.Device. It fires the new eventfd once: a call to the old one may be lost.
 func (d *Device) SetCall(index, fd int) error {
 	call := &d.vring(index).call
 	call.set(fd)
@@ -84,8 +81,7 @@ func (d *Device) SetCall(index, fd int) error {
 	return nil
 }
 
-// SetErr implements vhostuser.Device. If the queue has stopped on an error already, SetErr fires
-// the eventfd.
+// SetErr implements vhostuser.Device. It fires the eventfd if the queue has already stopped on an error.
 func (d *Device) SetErr(index, fd int) error {
 	fault := &d.vring(index).fault
 	fault.set(fd)
@@ -116,10 +112,8 @@ func (d *Device) EnableQueue(index int, on bool) error {
 	return nil
 }
 
-// setDefaultRSS updates the port's list of receive queues in use. The device calls it whenever that
-// list may have changed.
 func (d *Device) setDefaultRSS() {
-	d.rssMu.Lock() // so that the port gets the latest list last
+	d.rssMu.Lock() // the port gets the latest list last
 	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
@@ -130,8 +124,7 @@ func (d *Device) setDefaultRSS() {
 	d.port.SetDefaultRSS(used)
 }
 
-// StopQueue implements vhostuser.Device. The Sender of a transmit queue sends its held frames once
-// more, and then puts them back into the ring or drops them.
+// StopQueue implements vhostuser.Device.
 func (d *Device) StopQueue(index int) (base uint32, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
@@ -143,7 +136,7 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 	return base, nil
 }
 
-// shut stops the queue. If it had a ring, shut closes all descriptors that the frontend gave for it.
+// shut stops the queue, and closes the descriptors that the frontend gave for it if it had a ring.
 func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {
@@ -154,14 +147,12 @@ func (q *txQueue) shut() (base uint32) {
 	return base
 }
 
-// shut stops the queue and closes all descriptors that the frontend gave for it.
 func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
 	q.closeEventFDs()
 	return base
 }
 
-// halt stops the queue and wakes its waiters.
 func (q *rxQueue) halt() (base uint32) {
 	q.Lock()
 	defer q.Unlock()

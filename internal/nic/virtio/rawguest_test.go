@@ -28,8 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a nictest.Guest: a vhost-user frontend with rings that the test fills. The test
-// controls each descriptor that the device sees.
+// suiteGuest is a vhost-user frontend whose rings the test fills, descriptor by descriptor.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -39,48 +38,47 @@ type suiteGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
-	hdr   int           // length of virtio_net_hdr, by the features
-	ring  uint16        // descriptors of each ring
-	wait  time.Duration // timeout for the NIC
+	hdr   int // length of virtio_net_hdr, by the features
+	ring  uint16
+	wait  time.Duration
 
 	served chan error
-	hang   func() // ends this connection
+	hang   func()
 
 	posted [3]map[uint32][]virtq.Buf
 	cookie uint32
-	used   [3][]virtq.Used // used elements not yet received by the test
+	used   [3][]virtq.Used // not yet received by the test
 	flight [3]int          // frames sent and not completed
 }
 
-// rawOptions configure a guest.
 type rawOptions struct {
 	pairs int
 	mtu   uint16
-	drop  uint64 // features that the driver does not accept
-	ring  uint16 // descriptors of each ring; 0: rawRing
+	drop  uint64
+	ring  uint16 // 0: rawRing
 	noGPU bool
 	p2p   bool
-	table bool // share memory by SET_MEM_TABLE
+	table bool
 
-	noReset bool // do not negotiate RESET_DEVICE
+	noReset bool
 
-	patience time.Duration // of virtio.Config
-	hold     time.Duration // of nic.Config
-	clock    func() int64  // of nic.Config
-	log      *slog.Logger  // nil: none
-	pollers  *nic.Pollers  // nil: each queue's worker has a thread
-	wait     time.Duration // timeout for the NIC; 0: 20 s
+	patience time.Duration
+	hold     time.Duration
+	clock    func() int64
+	log      *slog.Logger // nil: none
+	pollers  *nic.Pollers
+	wait     time.Duration // for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
-	claims   bool // source addresses are checked: wire.Identity
-	storm    int  // of wire.LinkOptions
+	claims   bool // wire.Identity is checked
+	storm    int
 }
 
 const (
 	rawGPU     = nictest.GPUBase
 	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
-	rawBehind  = 4096           // bytes of the file behind the RAM
-	rawUser    = 0x7f0000000000 // user address of guest-physical 0
+	rawBehind  = 4096
+	rawUser    = 0x7f0000000000 // of guest-physical 0
 	rawRing    = 256
 	poison     = 0xee
 
@@ -93,8 +91,8 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule
-// go to queue 0.
+// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule go to queue
+// 0.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -112,7 +110,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newRawGuest attaches a NIC to the switch, and guest i to the NIC. The guest's rings run.
+// newRawGuest attaches a NIC to the switch, and guest i, whose rings run, to the NIC.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
@@ -136,7 +134,6 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	return g
 }
 
-// connect attaches a frontend whose memory is empty, and starts its rings.
 func (g *suiteGuest) connect(o rawOptions) {
 	g.Helper()
 	g.OK(unix.Madvise(g.RAM, unix.MADV_REMOVE))
@@ -172,7 +169,6 @@ func (g *suiteGuest) dial(o rawOptions) {
 	}
 }
 
-// negotiate sets the features.
 func (g *suiteGuest) negotiate(o rawOptions) {
 	g.Helper()
 	if g.hdr = 12; o.drop&(fVersion1|fMrg) == fVersion1|fMrg {
@@ -197,7 +193,6 @@ func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	}
 }
 
-// base stops ring i and returns its base.
 func (g *suiteGuest) base(i int) uint32 {
 	g.Helper()
 	base, err := g.front.GetVringBase(i)
@@ -205,7 +200,6 @@ func (g *suiteGuest) base(i int) uint32 {
 	return base
 }
 
-// bases stops all rings and returns their bases.
 func (g *suiteGuest) bases() (bases []uint32) {
 	g.Helper()
 	for i := range g.rings {
@@ -214,13 +208,11 @@ func (g *suiteGuest) bases() (bases []uint32) {
 	return bases
 }
 
-// usedIdx returns the index in the used ring of ring i.
 func (g *suiteGuest) usedIdx(i int) uint32 {
 	_, _, used := g.rings[i].Addrs()
 	return uint32(le.Uint16(g.RAM[used+2:]))
 }
 
-// setup sets up ring i and starts it.
 func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
@@ -250,14 +242,13 @@ var one8 = [8]byte{1}
 
 func (g *suiteGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
 
-// publish shows the device the chains added to ring i.
 func (g *suiteGuest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
-// poll waits, asleep on the call eventfd, until ring i has used at least one chain.
+// poll sleeps on the call eventfd until ring i has used a chain.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
@@ -317,7 +308,6 @@ func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.OK(g.Port().SetSplit(control.Split{Queue: uint16(q), On: on}))
 }
 
-// fault sets an error eventfd for a vring, and returns it.
 func (g *suiteGuest) fault(vring int) (fd int) {
 	g.Helper()
 	fd = nictest.EventFD(g)
@@ -325,7 +315,6 @@ func (g *suiteGuest) fault(vring int) (fd int) {
 	return fd
 }
 
-// broken waits until a vring has stopped on an error, and returns the error.
 func (g *suiteGuest) broken(vring int, fault int) string {
 	g.Helper()
 	fds := []unix.PollFd{{Fd: int32(fault), Events: unix.POLLIN}}
@@ -359,16 +348,14 @@ func (g *suiteGuest) Post(q, n int) {
 	g.publish(2 * q)
 }
 
-// repost posts the buffers of a used element again.
 func (g *suiteGuest) repost(q int, u virtq.Used) {
 	g.OK(g.rings[2*q].Add(nil, g.posted[q][u.Cookie], u.Cookie))
 }
 
-// netHeader makes the virtio_net_hdr of a frame.
 func netHeader(f *nictest.Frame) []byte {
 	b := make([]byte, 12)
 	if f.Partial {
-		b[0] = 1 // NEEDS_CSUM
+		b[0] = 1
 		le.PutUint16(b[6:], f.Start)
 		le.PutUint16(b[8:], f.Offset)
 	}
@@ -379,7 +366,6 @@ func netHeader(f *nictest.Frame) []byte {
 	return b
 }
 
-// layOut copies a frame to memory, and returns its buffers.
 func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
 	g.Helper()
 	head := append(netHeader(f)[:g.hdr], f.Header...)
@@ -425,7 +411,7 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 		return f // returned unused
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // num_buffers, if the header has none
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // a legacy header has no num_buffers
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]

@@ -9,10 +9,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The rings of a frontend that reconnects continue at the index from GET_VRING_BASE or, if it left
-// without asking, from the used ring. Frames from its guest arrive once and in order. The NIC drops
-// and counts frames sent to the guest while no frontend is connected. All other frames arrive once
-// and in order.
+// Without GET_VRING_BASE the rings continue at the used ring's index.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
@@ -25,7 +22,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			w.B.Post(0, 64)
 			w.A.Post(0, 64)
 			_, before := w.A.Port().QueueCounters(0)
-			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // a sends out, b sends in
+			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A)
 			for round := 1; round <= hangUps; round++ {
 				for int(in.sent) < frames*round/hangUps {
 					out.send()
@@ -42,7 +39,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 				}
 				w.B.hang()
 				w.A.Sent(0)
-				for range 5 { // to the guest whose frontend has hung up
+				for range 5 {
 					out.send()
 				}
 				w.A.Sent(0)
@@ -51,7 +48,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.A.flight[0] > 0 { // frames that wait for a buffer need one
+			for w.A.flight[0] > 0 { // frames that wait need a buffer
 				out.receive(t)
 				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
 				w.A.OK(err)
@@ -68,13 +65,12 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	}
 }
 
-// numbered is a flow of numbered frames, between guests that use few buffers.
 type numbered struct {
 	from, to   *suiteGuest
 	frame      nictest.Frame
 	sent, next uint32 // numbers of the next frame to send, and of the next one expected if none is lost
 	got        uint32
-	bufs       []virtq.Buf // header and payload, by number
+	bufs       []virtq.Buf // by number
 	mems       [][]byte
 }
 
@@ -90,7 +86,6 @@ func newNumbered(from, to *suiteGuest) *numbered {
 	return n
 }
 
-// send sends a frame, if there is room in the ring.
 func (n *numbered) send() {
 	var used [rawRing]virtq.Used
 	k, err := n.from.rings[1].Poll(used[:])
@@ -107,7 +102,6 @@ func (n *numbered) send() {
 	n.sent++
 }
 
-// receive takes the received frames, and reposts their buffers.
 func (n *numbered) receive(t *testing.T) {
 	t.Helper()
 	var used [rawRing]virtq.Used
@@ -126,8 +120,6 @@ func (n *numbered) receive(t *testing.T) {
 	n.to.publish(0)
 }
 
-// Header split and rules that a driver has set are the same after its frontend has reconnected.
-//
 // Invariant: nic/virtio: Settings made by commands survive a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)

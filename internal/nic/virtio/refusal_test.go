@@ -12,18 +12,16 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// refusing is a receive ring, written by hand, to which a test delivers frames. Each chain is an
-// indirect table.
+// refusing is a receive ring, written by hand. Each chain is an indirect table.
 type refusing struct {
 	*handRing
 	worker *wire.Worker
-	longs  uint64 // a table with a buffer of 64 bytes and 64 empty ones; a frame may use 64 such tables
-	shorts uint64 // a table with a single buffer of 100 bytes
-	large  uint64 // a table with a single buffer of 16 KiB
+	longs  uint64 // a buffer of 64 bytes and 64 empty ones; a frame may use 64 such tables
+	shorts uint64 // 100 bytes
+	large  uint64 // 16 KiB
 }
 
-// long is the number of descriptors in the table longs: 63 such tables have 4095, which is below
-// the limit.
+// long is the number of descriptors in longs: 63 such tables have 4095, which is below the limit.
 const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
@@ -45,7 +43,6 @@ func newRefusing(g *suiteGuest, vring int) *refusing {
 	return r
 }
 
-// post makes n more chains available, each a given table.
 func (r *refusing) post(n int, table uint64) {
 	size := uint32(16)
 	if table == r.longs {
@@ -59,7 +56,6 @@ func (r *refusing) post(n int, table uint64) {
 	r.publish()
 }
 
-// wants delivers a frame, and fails the test if the verdict is not want.
 func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	got := nictest.Deliver(r.g, r.g, r.worker, n)
@@ -80,8 +76,7 @@ func (r *refusing) unreadDuring(f func()) {
 	copy(r.desc, good)
 }
 
-// unread delivers a thousand frames, of n bytes, n+1 and so on, and fails the test if the queue
-// reads a chain for one of them.
+// unread fails the test if the queue reads a chain for frames of n bytes and more.
 func (r *refusing) unread(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	i := -1
@@ -97,9 +92,6 @@ var (
 	tooBig = wire.Drop(wire.DropTooBig)
 )
 
-// A queue remembers a refusal: it walks over the same chains again only after a change that might
-// make a difference.
-//
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
 func TestRefusedFramesWalkOnce(t *testing.T) {
@@ -109,7 +101,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.post(62, r.longs)
 		r.wants("not enough", 4000, busy)
 		r.unread("not enough", 4000, busy)
-		r.wants("one that fits", 10, taken) // takes two chains
+		r.wants("one that fits", 10, taken)
 		r.wants("fewer", 4000, busy)
 		r.unread("fewer", 3800, busy) // 60 have room for 3840 bytes: 66 of headers, 12 of virtio_net_hdr
 		r.wants("exactly", 3840-66-12, taken)
@@ -188,7 +180,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r := newRefusing(w.Bad, 0)
 		r.post(10, r.longs)
 		r.wants("not enough", 4000, busy)
-		put(r.desc, 0, virtq.Buf{Addr: r.large, Len: 16}, vringIndirect, 0) // an invalid change by the driver
+		put(r.desc, 0, virtq.Buf{Addr: r.large, Len: 16}, vringIndirect, 0)
 		r.wants("not enough", 4000, busy)
 		w.Bad.pages(1)
 		r.wants("another look", 4000, taken)
@@ -258,16 +250,13 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 }
 
-// If the most chains that a frame may use are too small for it, the queue returns them. The limit
-// is 4096 segments and empty buffers.
-//
 // Invariant: nic/virtio: A receive queue walks its ring once for a refused frame, until the ring or
 // the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		descs  int // of a table
-		pieces int // of these, buffers of one byte
+		descs  int
+		pieces int // of the descriptors, how many are buffers of one byte
 		each   int // chains used
 	}{
 		{"64 chains", long, 0, 64},                       // 4095 before the last one
@@ -345,13 +334,11 @@ func TestHugeChainHasRoom(t *testing.T) {
 	w.Moves(t)
 }
 
-// BenchmarkManyChains measures a frame that takes, or finds too few, chains of one small buffer
-// each, with all tables on pages of their own.
 func BenchmarkManyChains(b *testing.B) {
 	for _, c := range []struct {
 		name   string
-		size   uint32 // of a buffer
-		n      int    // bytes of the frame
+		size   uint32
+		n      int // of the frame
 		chains int
 		want   wire.Verdict
 	}{
@@ -371,7 +358,7 @@ func BenchmarkManyChains(b *testing.B) {
 				put(r.desc, i, virtq.Buf{Addr: addr + uint64(k), Len: 16}, vringIndirect, 0)
 				le.PutUint16(r.avail[4+2*i:], uint16(i))
 			}
-			r.publish() // starts the ring
+			r.publish()
 			frame := tcp(g, g, c.n)
 			from := dma.NewBuffer(frame.Bytes(), dma.Host).Segment(0, uint32(len(frame.Bytes())))
 			batch := []*wire.Packet{new(wire.Packet)}
@@ -388,12 +375,11 @@ func BenchmarkManyChains(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused measures a frame that finds costly chains.
 func BenchmarkRefused(b *testing.B) {
 	for _, c := range []struct {
 		name    string
-		buffers int // buffers of one byte in each chain, among empty ones
-		post    int // chains for each frame
+		buffers int // of one byte in each chain, among empty ones
+		post    int
 	}{{"empty buffers", 1, 4}, {"too little, empty buffers", 1, 5}, {"too little, some pieces", 64, 5},
 		{"too little, most pieces", virtq.MaxDescriptors, 5}} {
 		b.Run(c.name, func(b *testing.B) {
@@ -416,7 +402,7 @@ func BenchmarkRefused(b *testing.B) {
 				put(r.desc, i, virtq.Buf{Addr: addr, Len: 16 * virtq.MaxDescriptors}, vringIndirect, 0)
 				le.PutUint16(r.avail[4+2*i:], uint16(i))
 			}
-			r.publish() // starts the ring
+			r.publish()
 			for b.Loop() {
 				r.entries += uint16(c.post)
 				le.PutUint16(r.avail[2:], r.entries)

@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ask sends n requests, numbered from seq, and does not wait for the answers.
 func (g *suiteGuest) ask(seq, n uint32) {
 	g.Helper()
 	for i := range n {
@@ -26,9 +25,6 @@ func (g *suiteGuest) answer() (f control.Frame) {
 	return f
 }
 
-// Answers that find no buffer come when there are buffers, once each and in order; the device keeps
-// a limited number.
-//
 // Invariant: nic/virtio: At most 32 answers of the control channel wait for buffers; they are
 // dropped when their driver is gone.
 func TestAnswersWaitForBuffers(t *testing.T) {
@@ -39,7 +35,7 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 		t.Fatalf("of 100 answers %d are lost", lost)
 	}
 	kept := 100 - uint32(lost)
-	for i := range kept { // one by one
+	for i := range kept {
 		w.Bad.Post(0, 1)
 		if f := w.Bad.answer(); f.Seq != 1+i || f.Errno != 0 {
 			t.Fatalf("answer %d: %+v", i, f)
@@ -52,8 +48,6 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 	w.Moves(t)
 }
 
-// A reset drops kept answers, and a stopped queue keeps none.
-//
 // Invariant: nic/virtio: At most 32 answers of the control channel wait for buffers; they are
 // dropped when their driver is gone.
 func TestKeptAnswersDieWithTheirDriver(t *testing.T) {

@@ -1,14 +1,12 @@
 package virtio
 
-// EndWorker ends the worker of transmit queue i and keeps the ring: the caller then runs the
-// queue's rounds itself (Round), to measure their cost. The caller calls EndWorker again after the
-// last round, before the frontend hangs up, so that for the race detector the end of the queue
-// comes after that round.
+// EndWorker ends the worker of transmit queue i and keeps the ring: the caller may then run the queue's rounds
+// itself (Round), and calls EndWorker again after the last one, for the race detector.
 func (d *Device) EndWorker(i int) {
-	d.rssMu.Lock() // orders this call after StartQueue, which ends with setDefaultRSS, for the race detector
+	d.rssMu.Lock() // after StartQueue, which ends with setDefaultRSS
 	defer d.rssMu.Unlock()
 	d.tx[i].sender.Stop()
 }
 
-// Round runs a round of transmit queue i, whose worker EndWorker has ended.
+// Round runs a round of transmit queue i, whose worker EndWorker must have ended.
 func (d *Device) Round(i int) (frames int, err error) { return d.tx[i].sender.Round(false) }

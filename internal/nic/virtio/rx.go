@@ -10,57 +10,50 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxPieces bounds the chains of one frame (MRG_RXBUF): when the chains of a frame have more
-// segments and empty buffers, the queue takes no other chain for it. It equals the limit of
-// segments in one chain. A chain counts for at least chainPieces, because it costs more than a
-// segment. So a frame may use 1025 chains, about as many as QEMU's longest ring has, or 64 KiB in
-// buffers of 64 bytes.
+// maxPieces bounds the chains of one frame (MRG_RXBUF): a queue takes no further chain for a frame when its
+// chains' pieces (piecesOf) exceed maxPieces. A chain counts for at least chainPieces, because it costs more
+// than a segment.
 const (
 	maxPieces   = virtq.MaxSegments
 	chainPieces = 4
 )
 
-// keepChains is how many Chains the queue keeps for the next frame: as many as a ring of QEMU has
-// by default. Because long and short frames may alternate, the queue keeps a longer list until
-// keepFrames frames in a row needed at most keepChains.
+// keepChains is how many Chains the queue keeps for the next frame. Because long and short frames may
+// alternate, it keeps a longer list until keepFrames frames in a row needed at most keepChains.
 const (
 	keepChains = 256
 	keepFrames = 64
 )
 
-// maxOwn is the length of the longest Header of a packet: the port makes frames of the control
-// channel, which are all header.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. A goroutine that uses the fields below RxBase
-// holds RxBase's lock.
+// rxQueue is a receive virtqueue. A goroutine that uses the fields below RxBase holds RxBase's lock.
 type rxQueue struct {
-	vring // the user of its ring and its kick holds RxBase's lock
+	vring // RxBase's lock guards the ring and its kick
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
 	started    bool // the driver has kicked: only then may the device touch the ring (vhost-user.rst, "Ring states")
-	hadBuffers bool // the queue has had buffers; until then kicks stay enabled, as QEMU first kicks without any
+	hadBuffers bool // until then kicks stay enabled, as QEMU first kicks without any
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int  // number of chains that were too few when a frame last found too few
+	short      int  // how many chains were too few for the last frame that found too few
 	faulty     bool // the last peeked chain of this frame has unreachable memory
 	awaited    awaited
-	remembers  bool          // refused has an entry
-	refused    [2]refusal    // the last refusal of a whole frame, and of a split one
-	room       uint32        // room in the chains of a refused frame: see roomFor
-	chains     []virtq.Chain // memory for the chains of a frame
-	peeked     int           // chains used by the last frame
-	few        int           // consecutive frames that needed at most keepChains, while chains is longer
-	buffers    []dma.Segment // of all chains of a frame, in order
+	remembers  bool
+	refused    [2]refusal
+	room       uint32 // of the chains of a refused frame: see roomFor
+	chains     []virtq.Chain
+	peeked     int
+	few        int // frames in a row that needed at most keepChains, while chains is longer
+	buffers    []dma.Segment
 	header     []dma.Segment
 	payload    []dma.Segment
-	scratch    [maxNetHdr + maxOwn]byte // virtio_net_hdr and headers; control frames are all header
+	scratch    [maxNetHdr + maxOwn]byte
 }
 
-// awaited is the state for which AwaitBuffers last asked for a kick: when more than n chains are
-// available, from base on.
+// awaited is the state for which AwaitBuffers last asked for a kick.
 type awaited struct {
 	base virtq.Base
 	n    int
@@ -103,7 +96,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	faulty := q.faulty
 	if q.faulty = false; faulty {
-		n++ // count the faulty chain too
+		n++
 	}
 	q.trim(n)
 	switch {
@@ -123,7 +116,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if all {
 		q.short = n
 		if q.full(n) {
-			res = nic.PutTooBig // no number of chains would be enough
+			res = nic.PutTooBig
 		}
 	}
 	if n > 0 && !f.Merged && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
@@ -132,14 +125,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// giveUp returns the n chains of a frame to the driver with used.len 0: they are too small for the
-// frame, which may take no more chains, or the last one has unreachable memory. The driver sees a
-// frame that is too short. (Linux counts it in rx_length_errors, and posts another buffer.) The
-// queue does not stop: the driver may post such small buffers (5.1.6.3.1), and does not know which
-// memory is shared, so any sender could stop its queue. And the queue does not leave the chains in
-// the ring, because it would walk over them again for each frame. Without MRG_RXBUF it does leave a
-// single chain that is too small in the ring, as Linux's vhost and QEMU do: a walk over it costs no
-// more than for any other frame, and such drivers may mishandle an empty frame.
+// giveUp returns the n chains of a frame to the driver with used.len 0. The queue goes on: the driver may post
+// such small buffers (5.1.6.3.1), and does not know which memory is shared.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
 		q.vq.Commit(q.chains[i].Head, 0)
@@ -148,8 +135,7 @@ func (q *rxQueue) giveUp(n int) {
 	q.forget()
 }
 
-// roomFor returns the room that a frame needs in its chains: for a split frame, in their payload
-// buffers.
+// roomFor returns the room that a frame needs: for a split frame, in the payload buffers.
 func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
 		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // without the payload that goes to the header buffer
@@ -157,8 +143,7 @@ func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
-// trim frees the segment lists of chains that the last frame needed and this one, with n chains,
-// did not. It shortens a very long list of chains after keepFrames frames that did not need it.
+// trim frees the segment lists of chains that the last frame needed and this one, with n chains, did not.
 func (q *rxQueue) trim(n int) {
 	for i := n; i < q.peeked; i++ {
 		q.chains[i].Trim()
@@ -173,12 +158,12 @@ func (q *rxQueue) trim(n int) {
 		}
 		q.chains, q.few = slices.Clone(q.chains[:keepChains]), 0
 	}
-	if n < 2 { // these frames do not use q.buffers
+	if n < 2 {
 		q.buffers = dma.Reuse(q.buffers[:0])
 	}
 }
 
-// reuse calls dma.Reuse, but keeps long segment lists while the queue keeps a long list of chains.
+// reuse is dma.Reuse, but keeps long segment lists beside a long list of chains.
 func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	if len(q.chains) > keepChains {
 		return segs[:0]
@@ -186,7 +171,6 @@ func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	return dma.Reuse(segs)
 }
 
-// begin starts the ring if the driver has kicked it, and reports whether it did.
 func (q *rxQueue) begin() bool {
 	if !q.kicks.Consume(q.kick) {
 		return false
@@ -196,26 +180,23 @@ func (q *rxQueue) begin() bool {
 	return true
 }
 
-// suppressKicks disables kicks, once the queue has had buffers.
 func (q *rxQueue) suppressKicks() {
 	switch {
 	case q.hadBuffers:
 		q.vq.DisableKick()
-	case q.vq.EnableKick(): // there are buffers
+	case q.vq.EnableKick():
 		q.hadBuffers = true
 		q.vq.DisableKick()
 		q.dev.requestRSS()
 	}
 }
 
-// used reports whether the driver uses the queue: it has a ring, is enabled and has had buffers.
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()
 	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
-// kicked handles a kick of the queue. The monitor calls it.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -230,8 +211,8 @@ func (q *rxQueue) kicked() {
 	}
 }
 
-// putWhole writes a frame contiguously: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It
-// returns how many chains it peeked; if it returns PutTaken, it has committed them.
+// putWhole writes virtio_net_hdr and a frame contiguously (virtio 1.3, 5.1.6.4). It returns how many chains it
+// peeked, and has committed them if it returns PutTaken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {
@@ -241,13 +222,13 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += piecesOf(c)
-		if c.InLen < q.hdrLen { // a chain shorter than the header is an error, also after the first chain (5.1.6.3.1)
+		if c.InLen < q.hdrLen { // an error also after the first chain (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
-		room += min(need-room, c.InLen) // min, because chains of 4 GiB would overflow room
+		room += min(need-room, c.InLen) // chains of 4 GiB would overflow room
 		switch n {
-		case 0: // the usual case
+		case 0:
 		case 1:
 			q.buffers = append(append(q.reuse(q.buffers), q.chains[0].In...), c.In...)
 		default:
@@ -259,8 +240,8 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // 0: a driver with header split sees that the frame is not split
-	if f.Meta.GSOType != splitter.GSONone { // hdr_len: a hint for the receiver (5.1.6.4.1)
+	hlen := uint32(0)                       // 0: the frame is not split
+	if f.Meta.GSOType != splitter.GSONone { // a hint for the receiver (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
 	if res := q.result(m.Whole(q.payload, q.headers(f, hlen, n), f.Payload)); res != nic.PutTaken {
@@ -274,12 +255,11 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// putSplit writes the headers to the header buffer of the first chain, and payload to the payload
-// buffers of as many chains as it needs. A chain's first descriptor is its header buffer. used.len
-// counts virtio_net_hdr, headers and payload in the first chain, payload alone in the others, whose
-// header buffers stay unchanged.
+// putSplit writes headers to the header buffer of the first chain, and payload to the payload buffers of as
+// many chains as it needs. A chain's first descriptor is its header buffer. used.len counts virtio_net_hdr and
+// headers in the first chain only.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only of a frame that is not TCP
+	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only if not TCP
 	need := q.roomFor(f)
 	q.payload = q.reuse(q.payload)
 	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
@@ -319,8 +299,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: it returns chains with used.len 0, without reading their
-// descriptors.
+// Return implements nic.Returner, without reading the chains' descriptors.
 func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return 0
@@ -342,7 +321,7 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	var c virtq.Chain
 	n := 0
 	for pieces := 0; pieces < limit; n++ {
-		if ok, err := q.vq.Peek(&c); !ok || err != nil { // the next frame will meet the same error, and stop the queue
+		if ok, err := q.vq.Peek(&c); !ok || err != nil { // the next Put will meet the same error
 			break
 		}
 		visit(c.In)
@@ -351,11 +330,9 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 	q.vq.Rewind(n)
 }
 
-// piecesOf returns how much of maxPieces a chain counts.
 func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
 
-// next peeks chain n of a frame. pieces is the sum of piecesOf for the previous chains of the
-// frame.
+// next peeks chain n of a frame. pieces is the sum of piecesOf over its previous chains.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
@@ -390,7 +367,6 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 	return c, nic.PutTaken
 }
 
-// headers returns virtio_net_hdr and the headers of a frame, which are at most maxOwn bytes.
 func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	if !q.mrg {
 		buffers = 1
@@ -399,8 +375,7 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy header ends before num_buffers
 }
 
-// result returns the Result for the error err of a copy. It stops the queue if the sender did not
-// cause the error.
+// result returns the Result for the error of a copy. It stops the queue unless the sender caused the error.
 func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
@@ -433,12 +408,10 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq == nil || !q.enabled || !q.started {
 		return false
 	}
-	// The last frame found short chains, which were not enough: wait for at least one more.
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// The kick comes only beyond short chains, so senders that wait for fewer chains would miss them:
-	// wake the next sender, so that it looks for buffers again.
+	// The kick comes only beyond q.short chains: a sender that waits for fewer would miss it.
 	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
 		q.awaited = state
 		if q.short > 0 {
@@ -456,10 +429,9 @@ func (q *rxQueue) Buffers() int {
 	return q.vq.Available()
 }
 
-// fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.recordStop(q.index, err) // here, before the driver can set the queue up again
+		q.dev.recordStop(q.index, err) // before the driver can set the queue up again
 	}
 }
 

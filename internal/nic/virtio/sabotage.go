@@ -5,8 +5,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue so that its ring has the fault of s, if s has a ring fault. Split
-// virtqueues have no generations.
+// sabotaged returns the receive queue with the ring fault of s. Split virtqueues have no generations.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	if s.RingFault() == nic.RingEnd {
 		return &earlyEnd{q, s.Occasions()}
@@ -14,14 +13,13 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd is a receive queue that, when an occasion is due, claims one buffer for a frame in
-// several: num_buffers is 1 (virtio 1.3, 5.1.6.4).
+// earlyEnd is a receive queue that, when an occasion is due, sets num_buffers to 1 for a frame in several
+// buffers (virtio 1.3, 5.1.6.4).
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
 }
 
-// numBuffers is the offset of num_buffers in virtio_net_hdr.
 const numBuffers = 10
 
 // Put implements nic.RxQueue.
@@ -31,7 +29,7 @@ func (q *earlyEnd) Put(m *nic.Mover, f *nic.Frame) (res nic.Result) {
 	}
 	if q.occasions.Due() {
 		segs := dma.Cut(nil, q.chains[0].In, numBuffers, 2)
-		_, _ = m.Copier().Write(segs, []byte{1, 0}) // an error means that the memory is gone
+		_, _ = m.Copier().Write(segs, []byte{1, 0}) // fails if the memory is gone
 	}
 	q.occasions.Pass()
 	return res

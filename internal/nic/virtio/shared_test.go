@@ -13,14 +13,13 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Addresses and size of additional guest memory.
 const (
 	moreMem  = 1 << 32
 	moreUser = rawUser + moreMem
 	moreSize = 1 << 20
 )
 
-// addMore maps a file with flags, as a frontend does, and shares it as guest memory.
+// addMore maps a file with flags, and shares it as guest memory.
 func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 	g.Helper()
 	mem, err := unix.Mmap(fd, 0, moreSize, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -32,12 +31,10 @@ func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 
 func (g *suiteGuest) memfd() int { return int(testkit.Memfd(g, moreSize).Fd()) }
 
-// lost returns how many of the guest's frames were lost because memory was unreachable.
 func (g *suiteGuest) lost() int { return int(g.Port().Link().Counters().Drops[wire.DropFault]) }
 
-// memoryCases are kinds of additional guest memory, added while the NIC works.
 var memoryCases = map[string]struct {
-	add     func(g *suiteGuest) (mem []byte) // returns its bytes as the guest sees them
+	add     func(g *suiteGuest) (mem []byte) // as the guest sees it
 	reached bool
 	line    string // in the log, about the memory itself; "": none
 }{
@@ -51,17 +48,14 @@ var memoryCases = map[string]struct {
 		g.OK(g.front.RemoveMemory(moreMem, moreUser, moreSize))
 		return g.addMore(fd, unix.MAP_PRIVATE)
 	}, line: `file="/memfd:`},
-	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }}, // not logged
+	"of no file": {add: func(*suiteGuest) []byte { return make([]byte, moreSize) }},
 }
 
-// The NIC drops frames in memory that a guest does not share: frames sent from there and frames
-// received to there. The queue goes on, and log lines name the remedy.
-//
 // Invariant: nic/virtio: Frames in memory that is not shared are dropped and counted, and their
 // queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	for name, c := range memoryCases {
-		for _, table := range []bool{false, true} { // share all memory by SET_MEM_TABLE
+		for _, table := range []bool{false, true} { // by SET_MEM_TABLE
 			t.Run(name+map[bool]string{true: ", whole table"}[table], func(t *testing.T) {
 				var log lockedBuffer
 				w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, table: table,
@@ -70,7 +64,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				mem := c.add(g)
 				before := g.lost()
 
-				// Sent frames: only the payload lies in the additional memory.
+				// Sent: only the payload lies in the additional memory.
 				f := tcp(g, w.A, 1000)
 				bufs := g.layOut(&f, false)
 				copy(mem, f.Payload)
@@ -88,7 +82,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					testkit.Equal(t, "frames lost", g.lost()-before, 3)
 				}
 
-				// Received frames: the buffer lies in the additional memory.
+				// Received: the buffer lies in the additional memory.
 				g.OK(g.rings[0].Add(nil, []virtq.Buf{{Addr: moreMem + 1<<16, Len: 68 << 10}}, 200))
 				g.publish(0)
 				in := tcp(w.A, g, 1000)
@@ -99,11 +93,10 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 					t.Errorf("%d bytes in the buffer, want %d", u.Len, want)
 				}
 
-				// Both queues go on.
 				w.A.Post(0, 1)
 				f = tcp(g, w.A, 900)
 				g.Send(0, f)
-				if c.reached { // otherwise frames were lost, see above
+				if c.reached { // otherwise frames were lost above
 					testkit.Equal(t, "frames lost", g.lost(), before)
 				}
 				nictest.Arrives(t, w.A, 0, &f)
@@ -130,8 +123,6 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	}
 }
 
-// A ring in memory that the frontend does not share does not start: SET_VRING_KICK is refused, and
-// the log has the reason.
 func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	var log lockedBuffer
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -153,9 +144,6 @@ func TestRingInPrivateMemoryIsRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device returns unreachable receive buffers empty, together with the frame's buffers before
-// them, and drops the frame. The queue goes on.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -203,9 +191,6 @@ func TestReceiveBuffersOutOfReachComeBack(t *testing.T) {
 	}
 }
 
-// The device drops frames sent from unreachable memory, and sends good frames before and after
-// them.
-//
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	for name, out := range map[string][]virtq.Buf{
@@ -235,8 +220,6 @@ func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	}
 }
 
-// If a merge meets an unreachable chain, its frames come one by one, and one of them is lost.
-//
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeThatMeetsMemoryOutOfReach(t *testing.T) {
 	const frames = 10

@@ -12,15 +12,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// smallRing is receive ring 0 of a guest, with buffers of each bytes.
 type smallRing struct {
 	*handRing
 	addr uint64
 	each uint64
 }
 
-// small replaces receive queue 0's ring by one of size descriptors, each with its own buffer of
-// each bytes, and posts n of them.
+// small replaces receive queue 0's ring by one of size descriptors with buffers of each bytes, and posts n of
+// them.
 func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	g.Helper()
 	addr, _ := g.Alloc(int(size) * each)
@@ -31,7 +30,6 @@ func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	return r
 }
 
-// post makes n more buffers available.
 func (r *smallRing) post(n int) {
 	for range n {
 		i := r.next % r.setup.Size
@@ -43,7 +41,7 @@ func (r *smallRing) post(n int) {
 	r.publish()
 }
 
-// came returns the bytes in used chains from number first on, and the number of these chains.
+// came returns the bytes in used chains from number first on, and their number.
 func (r *smallRing) came(first int) (b []byte, chains int) {
 	for i := first; i < int(r.usedIdx()); i++ {
 		e := r.used[4+8*(i%int(r.setup.Size)):]
@@ -54,8 +52,7 @@ func (r *smallRing) came(first int) (b []byte, chains int) {
 	return b, chains
 }
 
-// arrived fails the test unless a frame has arrived whole, behind its header, in as many chains as
-// it needs.
+// arrived fails the test unless a frame has arrived whole in as many chains as it needs.
 func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	r.g.Helper()
 	b, chains := r.came(first)
@@ -70,14 +67,13 @@ func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	}
 }
 
-// A frame takes as many mergeable buffers as it needs (virtio 1.3, 5.1.6.3.1: a driver may post any
-// that hold a header), and the next frame takes the following ones.
+// A driver may post any mergeable buffers that hold a header (virtio 1.3, 5.1.6.3.1).
 func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, c := range []struct {
 		each   int
 		frames []int
 	}{
-		{12, []int{0, 1, 60, 1448}}, {13, []int{0, 1, 1448}}, {64, []int{1, 1448, 9000, 16000, 65495}}, // 1025 chains
+		{12, []int{0, 1, 60, 1448}}, {13, []int{0, 1, 1448}}, {64, []int{1, 1448, 9000, 16000, 65495}},
 		{128, []int{1448, 16000, 65000}}, {256, []int{1448, 16000, 65000}}, {512, []int{1448, 32000, 65000, 65495}},
 		{1000, []int{1448, 65000}}, {1526, []int{1448, 32000, 65000}}, {2048, []int{1448, 65000}},
 	} {
@@ -103,8 +99,7 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// On a split queue too, a frame takes as many chains as it needs. Each chain has a header buffer,
-// and a frame uses only its first chain's.
+// A split frame uses only the first chain's header buffer.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
@@ -128,8 +123,7 @@ func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A frame waits for enough buffers if the ring has space for them; otherwise the device drops it as
-// too big.
+// A frame waits for enough buffers only if the ring has space for them.
 func TestFrameWaitsForManyBuffers(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -150,8 +144,6 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 	testkit.Equal(t, "frames too big", b.Port().Link().Counters().Drops[wire.DropTooBig], 1)
 }
 
-// Chains of several descriptors take several slots of a ring, unless they are indirect. A frame
-// that needs more chains than the ring has slots for is too big, and does not wait.
 func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	for _, c := range []struct {
 		parts, chains int // of each chain; in a ring of 16
@@ -197,8 +189,7 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// After a frame was too big for a full ring, the queue walks over the ring again when the driver
-// has posted a shorter chain.
+// A shorter chain makes the queue walk over a full ring again.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -220,7 +211,7 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	testkit.Equal(t, "chains used", r.usedIdx(), 6)
 }
 
-// A frame may take 1025 chains; if these are too small, the device returns them.
+// 1025 chains are the limit.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -242,7 +233,6 @@ func TestFrameOfTooManyBuffers(t *testing.T) {
 	}
 }
 
-// A queue keeps its lists of very many chains for 64 frames that do not need them.
 func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	for _, each := range []int{63, 100} {
 		files, sw := nictest.Switch(t)
@@ -272,8 +262,6 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 	}
 }
 
-// BenchmarkLongAndShortFrames measures a long and a short frame to a driver with buffers of 64
-// bytes: the long one takes 1017.
 func BenchmarkLongAndShortFrames(b *testing.B) {
 	files, sw := nictest.Switch(b)
 	from := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})

@@ -10,15 +10,13 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no
-// commands.
+// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no commands.
 func newStockWorld(t testing.TB) (from, to *suiteGuest) {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
 	return newSuiteGuest(t, files, sw, 0, ro), newStockGuest(t, files, sw, 1, ro)
 }
 
-// post posts n small buffers.
 func (g *suiteGuest) post(q, n int) {
 	g.Helper()
 	for range n {
@@ -28,10 +26,9 @@ func (g *suiteGuest) post(q, n int) {
 	g.publish(2 * q)
 }
 
-// spread waits until flows are spread over these queues.
 func (g *suiteGuest) spread(want ...uint16) {
 	g.Helper()
-	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool { // the monitor sets the table
+	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool {
 		r, err := g.Port().RSS()
 		g.OK(err)
 		slices.Sort(r.Table)
@@ -39,8 +36,7 @@ func (g *suiteGuest) spread(want ...uint16) {
 	})
 }
 
-// getsFlows waits until flows are spread over these queues, and checks that 32 flows reach all of
-// them.
+// getsFlows waits until flows are spread over these queues, and checks that 32 flows reach all of them.
 func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	g.Helper()
 	g.spread(want...)
@@ -65,9 +61,7 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// The NIC spreads the flows of a driver that uses no commands over all receive queues in use, as
-// the kernel's virtio_net expects. It sends the flows of a driver that uses commands to queue 0
-// until the driver sets RSS.
+// With commands of the driver, flows go to queue 0 until it sets RSS.
 //
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
@@ -105,8 +99,6 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.spread(1)
 }
 
-// The NIC keeps flows spread over rings that their frontend stops or pauses for a moment.
-//
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
 func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
@@ -124,9 +116,6 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	g.getsFlows(from, 0, 1)
 }
 
-// The rings of a frontend that reconnects continue with the buffers that they have, and flows are
-// spread over them.
-//
 // Invariant: nic/virtio: Without RSS settings of the driver, flows are spread over all queues with
 // buffers, after a reconnect too.
 func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {

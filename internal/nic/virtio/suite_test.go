@@ -27,8 +27,7 @@ func TestNIC(t *testing.T) {
 // Invariant: nic: The suite detects each fault of package sabotage that the device model can have.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "virtio", "TestNIC") }
 
-// patient is for tests whose frames wait until the test goes on, however long a loaded machine
-// takes.
+// patient is for tests whose frames wait until the test goes on, even on a loaded machine.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]

@@ -11,9 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// For a receiver without TSO the wire segments a GSO packet whose payload is longer than its
-// gso_size, and checks the segments' lengths. With a shorter payload it is one frame, whatever
-// gso_size says. A gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
+// A gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {
@@ -52,7 +50,7 @@ func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 				bufs := a.layOut(&f, false)
 				if ecn {
 					a.OK(a.dev.SetFeatures(fVersion1 | fMrg | fEventIdx | fIndirect | fOffloads | fECNs))
-					a.setup(1, a.base(1)) // opens the ring with these features
+					a.setup(1, a.base(1))
 					a.At(bufs[0].Addr)[1] |= 0x80
 				}
 				a.OK(a.rings[1].Add(bufs, nil, 0))

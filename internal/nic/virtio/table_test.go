@@ -18,10 +18,6 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. After the
-// reply the device writes nothing to the old memory and has unmapped it; frames go on in the new
-// memory.
-//
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
@@ -40,9 +36,9 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 	show(old)
 
-	// a sends to b, whose buffers lie in that memory, and b sends payload from it to a.
+	// a sends to b, whose buffers lie in that memory, and b sends payload from it.
 	var got [2]atomic.Uint64
-	var stop [2]chan struct{} // senders, receivers: senders stop first
+	var stop [2]chan struct{} // senders, receivers
 	var flows [2]sync.WaitGroup
 	for i := range stop {
 		stop[i] = make(chan struct{})
@@ -135,8 +131,7 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// A frontend replaces all of its guest's memory, rings included: the rings continue in the new
-// memory.
+// All of the guest's memory is replaced, rings included.
 //
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.
@@ -148,11 +143,11 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_, err := unix.Pwrite(next, b.RAM, 0)
 	b.OK(err)
 	b.OK(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
-	// The test's own mapping follows, at the same address, because the rings keep pointers.
+	// The test's own mapping stays at the same address: the rings keep pointers.
 	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.OK(err)
-	old := b.FD // the test's own descriptor of the old memory, which the device no longer maps
+	old := b.FD // the test's own descriptor of the old memory
 	blank := bytes.Repeat([]byte{poison}, rawMem)
 	_, err = unix.Pwrite(old, blank, 0)
 	b.OK(err)
@@ -167,7 +162,6 @@ func TestRingsReplacedByTable(t *testing.T) {
 	_ = unix.Close(next)
 }
 
-// memfd makes a memory file with a name.
 func memfd(t testing.TB, name string, size int64) int {
 	t.Helper()
 	fd := testkit.Must(unix.MemfdCreate(name, unix.MFD_CLOEXEC))(t)
@@ -175,7 +169,6 @@ func memfd(t testing.TB, name string, size int64) int {
 	return fd
 }
 
-// mapped returns the line of a memfd in /proc/self/maps; "": it is not mapped.
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
 	maps := testkit.Must(os.ReadFile("/proc/self/maps"))(t)

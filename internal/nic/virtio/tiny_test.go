@@ -10,9 +10,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// tiny runs a test with rings of 1, 2 and 4 descriptors (virtio 1.3, 2.7: any power of two), for
-// drivers with all features, and for drivers without a feature that changes what is written to a
-// ring.
+// tiny runs a test with small rings (virtio 1.3, 2.7: any power of two), with and without some features.
 func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	for _, size := range []uint16{1, 2, 4} {
 		for _, lacks := range []uint64{0, fEventIdx, fIndirect, fMrg, fVersion1 | fMrg} {
@@ -23,7 +21,6 @@ func tiny(t *testing.T, run func(t *testing.T, o rawOptions)) {
 	}
 }
 
-// Rings of 1, 2 and 4 descriptors send, receive and carry commands, many times around.
 func TestTinyRings(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)
@@ -37,7 +34,7 @@ func TestTinyRings(t *testing.T) {
 			nictest.Arrives(t, w.A, 0, &back)
 		}
 		for i := range uint32(5) {
-			w.A.ask(1+i, 1) // the device's answer waits for a buffer
+			w.A.ask(1+i, 1)
 			w.A.Post(0, 1)
 			testkit.Equal(t, "answer", w.A.answer().Seq, 1+i)
 		}
@@ -45,14 +42,12 @@ func TestTinyRings(t *testing.T) {
 	})
 }
 
-// sendWhole sends a frame with header and payload in one buffer.
 func (g *suiteGuest) sendWhole(f nictest.Frame) {
 	g.Helper()
 	f.Header, f.Payload = f.Bytes(), nil
 	g.Send(0, f)
 }
 
-// More frames than a ring has slots arrive in order, while senders sleep until there is a buffer.
 func TestTinyRingsWake(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)
@@ -83,8 +78,7 @@ func TestTinyRingsWake(t *testing.T) {
 	})
 }
 
-// Header and payload of a frame may be an indirect table that is longer than the ring: Linux makes
-// such tables, though 2.7.5.3.1 forbids it, and QEMU reads them.
+// Linux makes indirect tables longer than the ring, though 2.7.5.3.1 forbids it, and QEMU reads them.
 func TestTinyRingsReadTables(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -124,7 +118,6 @@ func TestTinyRingsReadTables(t *testing.T) {
 	}
 }
 
-// table makes an indirect table available.
 func (r *handRing) table(head, flags uint16, bufs []virtq.Buf) {
 	addr, table := r.g.Alloc(16 * len(bufs))
 	for i, b := range bufs {
@@ -140,7 +133,6 @@ func (r *handRing) table(head, flags uint16, bufs []virtq.Buf) {
 	r.publish()
 }
 
-// A ring of 2 holds a split chain without a table, a ring of 4 holds two.
 func TestTinySplitRings(t *testing.T) {
 	for _, size := range []uint16{2, 4} {
 		for _, lacks := range []uint64{fIndirect, fIndirect | fEventIdx, fIndirect | fMrg} {
@@ -163,7 +155,6 @@ func TestTinySplitRings(t *testing.T) {
 	}
 }
 
-// A ring of any size stops and continues, also while its frame waits for a receiver.
 func TestTinyRingsGoOn(t *testing.T) {
 	tiny(t, func(t *testing.T, o rawOptions) {
 		w := newWorldWith(t, o)

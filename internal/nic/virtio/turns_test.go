@@ -16,15 +16,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// busyGuest is a guest that keeps its transmit rings full, and takes each received frame from its
-// receive ring.
 type busyGuest struct {
 	*suiteGuest
 	stop atomic.Bool
 	wg   sync.WaitGroup
 }
 
-// fill keeps all transmit rings full of copies of a frame.
 func (g *busyGuest) fill(f nictest.Frame) {
 	bufs := g.layOut(&f, false)
 	for ring := 1; ring < len(g.rings); ring += 2 {
@@ -38,15 +35,14 @@ func (g *busyGuest) fill(f nictest.Frame) {
 					g.Error(err)
 					return
 				} else if n == 0 {
-					time.Sleep(100 * time.Microsecond) // a driver would sleep too
+					time.Sleep(100 * time.Microsecond)
 				}
 			}
 		})
 	}
 }
 
-// drain posts buffers of a size to receive queue 0, looks at intervals for received frames, and
-// passes each to took.
+// drain posts buffers of size bytes to receive queue 0, and passes each received frame to took.
 func (g *busyGuest) drain(size int, every time.Duration, took func(frame []byte)) {
 	var bufs []virtq.Buf
 	for i := range int(g.ring) {
@@ -80,7 +76,6 @@ func (g *busyGuest) end() {
 	g.wg.Wait()
 }
 
-// busyGuests makes a guest for each number of queue pairs.
 func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	files, sw := nictest.Switch(b)
 	for i, n := range pairs {
@@ -93,10 +88,6 @@ func busyGuests(b *testing.B, o rawOptions, pairs ...int) (gs []*busyGuest) {
 	return gs
 }
 
-// Frames of one port and of five queues of another port need different numbers of buffers. The
-// driver posts, a few at a time, exactly as many as all frames need. All frames are completed, and
-// all buffers used.
-//
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
 func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
@@ -107,7 +98,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 		return g
 	}
 	to, one, many := guest(0, 1), guest(1, 1), guest(2, 5)
-	const size, frames = 256, 100 // size of a buffer; frames of each queue
+	const size, frames = 256, 100 // of a buffer; of each queue
 	rnd := rand.New(rand.NewPCG(1, 2))
 	need := 0
 	for _, g := range []*suiteGuest{one, many} {
@@ -135,7 +126,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 			posted++
 		}
 		to.publish(0)
-		for range rnd.IntN(300) { // lets the senders run, and some wait
+		for range rnd.IntN(300) {
 			runtime.Gosched()
 		}
 	}
@@ -150,9 +141,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
-// A frame that needs four buffers waits, and behind it one that needs one buffer, of the same port
-// or of another. The driver posts two buffers: the second frame arrives, though the first one has
-// its turn first. The driver posts three more, and the first frame arrives.
+// A frame that needs four buffers waits; one behind it needs one.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
@@ -197,21 +186,20 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 			waits(short, 1, 100)
 			post(2)
 			buffers("the short frame", 1)
-			post(3) // together with the buffer that is left
+			post(3)
 			buffers("the long frame", 4)
 		})
 	}
 }
 
-// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside a
-// guest with more queues. Both send as much as the receiver takes, which is less than either could
-// send. share is the part of all frames that comes from the first guest; 0.5 is fair.
+// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside one with
+// more.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {
 			gs := busyGuests(b, rawOptions{ring: 64}, 1, 1, queues)
 			to, one, many := gs[0], gs[1], gs[2]
-			var frames [3]atomic.Int64 // by the sender
+			var frames [3]atomic.Int64
 			to.drain(2048, 200*time.Microsecond, func(f []byte) { frames[f[11]-1].Add(1) })
 			one.fill(tcp(one.suiteGuest, to.suiteGuest, 64))
 			many.fill(tcp(many.suiteGuest, to.suiteGuest, 64))
@@ -231,9 +219,7 @@ func BenchmarkReceiverShare(b *testing.B) {
 	}
 }
 
-// BenchmarkPollerShare measures a guest that sends a frame to another when the last one has
-// arrived, beside a guest that fills its queues with GSO packets to a third. share is its rate
-// relative to its rate alone.
+// BenchmarkPollerShare measures a guest that sends one frame at a time, beside one that fills its queues.
 func BenchmarkPollerShare(b *testing.B) {
 	for _, threads := range []int{0, 1} {
 		for _, queues := range []int{1, 16} {

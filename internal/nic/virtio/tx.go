@@ -15,15 +15,14 @@ import (
 // txBatch bounds the frames that a queue's Sender has at a time, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit virtqueue, an nic.TxQueue. Its Sender's worker uses all fields, except
-// where marked.
+// txQueue is a transmit virtqueue. Its Sender's worker uses all fields, except where marked.
 type txQueue struct {
-	vring   // the ring is set before the worker starts; the kick belongs to the control goroutine
+	vring   // set before the worker starts; the kick belongs to the control goroutine
 	sender  *nic.Sender
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked    [txBatch]virtq.Chain // the chains that the last Gather peeked
+	peeked    [txBatch]virtq.Chain
 	slots     [txBatch]txSlot
 	completed bool // Done has completed frames since the last Publish
 }
@@ -33,11 +32,10 @@ var (
 	_ nic.LateTxQueue = (*txQueue)(nil)
 )
 
-// txSlot is the queue's state of a frame in flight.
 type txSlot struct {
-	chain *virtq.Chain                    // points into txQueue.peeked, or to held
-	held  virtq.Chain                     // the chain of a held frame
-	buf   [maxNetHdr + nic.MaxHeader]byte // virtio_net_hdr and headers
+	chain *virtq.Chain // in txQueue.peeked, or held
+	held  virtq.Chain
+	buf   [maxNetHdr + nic.MaxHeader]byte
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
@@ -70,7 +68,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		s := &q.slots[f.Slot]
 		s.chain = c
 		if e := q.describe(f, s); e != nil {
-			if !errors.Is(e, nic.ErrBadFrame) { // the queue stops here: later frames stay with the driver
+			if !errors.Is(e, nic.ErrBadFrame) { // the queue stops: later frames stay with the driver
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
@@ -83,7 +81,6 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, err
 }
 
-// describe makes the packet f of the chain in slot s, which has virtio_net_hdr and then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	c, p := s.chain, &f.Packet
 	if c.InLen > 0 {
@@ -99,11 +96,11 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. If the driver has changed the chain of a frame in flight so that
-// it is invalid, the queue stops. If a frame's memory is gone, the frame is lost.
+// Reload implements nic.TxQueue. If the driver has made the chain of a frame in flight invalid, the queue
+// stops.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.held { // keep a copy: the next Gather will overwrite peeked
+	if s.chain != &s.held { // the next Gather will overwrite peeked
 		s.held, *s.chain = *s.chain, s.held
 		s.chain = &s.held
 	}
@@ -142,8 +139,7 @@ func (q *txQueue) DoneLate(head uint32) error {
 	return nil
 }
 
-// Abandon implements nic.TxQueue. It puts a frame back into the ring if the queue holds no frame
-// that it took later.
+// Abandon implements nic.TxQueue: it puts a frame back unless the queue holds one that it took later.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
 	if q.vq.PutBack(s.chain.Head) {
@@ -153,7 +149,7 @@ func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	return false
 }
 
-// Idle implements nic.TxQueue: it frees long segment lists.
+// Idle implements nic.TxQueue.
 func (q *txQueue) Idle(held []*nic.TxFrame) {
 	var busy [txBatch]*virtq.Chain // by slot
 	for _, f := range held {
@@ -182,9 +178,8 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue. It assumes that unread frames have as many descriptors as the
-// frames that used the slots last. With indirect descriptors each frame needs one descriptor of the
-// ring.
+// Backlog implements nic.TxQueue. It assumes that unread frames have as many descriptors as the frames that
+// used the slots last.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1

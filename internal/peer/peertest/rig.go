@@ -1,5 +1,4 @@
-// Package peertest is shared by the tests of vhostuser and vfiouser: a device that records its
-// calls, its memory and log, and served connections.
+// Package peertest has what the tests of vhostuser and vfiouser share.
 package peertest
 
 import (
@@ -19,9 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Rig is the memory and the log of a device under test, and a record of the device's calls. When
-// the test ends, the Rig checks that nothing is mapped, no error was recorded, and Disconnected was
-// the last call, if there was any.
+// Rig is the memory and the log of a device under test, and a record of its calls. At the end of the test it
+// checks that nothing is mapped, no error was recorded, and Disconnected was the last call, if any.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space
@@ -30,13 +28,13 @@ type Rig struct {
 
 	mu    sync.Mutex
 	calls []string
-	last  string // the last called method
+	last  string
 	wrong []string
-	fail  map[string]error // by method name
+	fail  map[string]error
 	hook  func(method string)
 }
 
-// NewRig makes a Rig, which checks itself at the end of the test.
+// NewRig makes a Rig.
 func NewRig(t testing.TB) *Rig {
 	t.Helper()
 	files := dma.NewFiles()
@@ -62,7 +60,7 @@ func (r *Rig) check() {
 // Log returns a logger whose lines are in Logs.
 func (r *Rig) Log() *slog.Logger { return slog.New(slog.NewTextHandler(&r.Logs, nil)) }
 
-// Note records a call of the device, and returns the error that the method must return.
+// Note records a call of the device, and returns the error set by FailWith.
 func (r *Rig) Note(method, format string, args ...any) error {
 	r.mu.Lock()
 	hook := r.hook
@@ -97,14 +95,14 @@ func (r *Rig) Fails(method string) error {
 	return r.fail[method]
 }
 
-// Errorf records a call that no device may get. The test fails when it ends.
+// Errorf records an error, with which the test fails when it ends.
 func (r *Rig) Errorf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// ClearErrors drops the errors that Errorf has recorded, in a test that expects them.
+// ClearErrors drops the errors that Errorf has recorded.
 func (r *Rig) ClearErrors() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +126,7 @@ func (r *Rig) WantCalls(want ...string) {
 	}
 }
 
-// ByteAt reads a byte of the memory as the device does.
+// ByteAt reads a byte as the device does.
 func (r *Rig) ByteAt(iova uint64) (byte, error) {
 	defer r.Space.Leave(r.Space.Enter())
 	segs, err := r.Space.Translate(nil, iova, 1, dma.Read)
@@ -140,7 +138,7 @@ func (r *Rig) ByteAt(iova uint64) (byte, error) {
 	return b[0], err
 }
 
-// SetByteAt writes a byte of the memory as the device does.
+// SetByteAt writes a byte as the device does.
 func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	defer r.Space.Leave(r.Space.Enter())
 	segs, err := r.Space.Translate(nil, iova, 1, dma.Write)
@@ -151,7 +149,7 @@ func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	return err
 }
 
-// WantError fails the test, which continues, unless err wraps want.
+// WantError reports an error unless err wraps want.
 func WantError(t testkit.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -172,19 +170,18 @@ func (s *Script) Next() byte {
 	return b
 }
 
-// Play calls step, which sends a message, until the script is at its end or Serve has ended. It
-// drops all answers, and hangs up. It fails the test if Serve ends with an error that errs does not
-// contain.
+// Play calls step, which sends a message, until the script is at its end or step fails, and hangs up. It fails
+// the test if Serve ends with another error than errs.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan struct{})
-	go func() { // drops the answers, so that Serve does not block in a write
+	go func() { // so that Serve does not block in a write
 		defer close(drained)
 		_, _ = io.Copy(io.Discard, sock)
 	}()
 	for len(*s) > 0 {
 		if err := step(); err != nil {
-			break // Serve has ended
+			break
 		}
 	}
 	_ = sock.CloseWrite()
@@ -217,8 +214,8 @@ func (l *Logs) String() string {
 // ErrStop is the cause with which Stop ends a connection.
 var ErrStop = errors.New("stopped by the test")
 
-// Served is a connection that a device serves. If the test has not waited for its end, the peer
-// hangs up at the end of the test, and serve must then return no error.
+// Served is a connection that a device serves. If nobody has waited for its end, the peer hangs up at the end
+// of the test, and serve must return no error.
 type Served struct {
 	Cancel context.CancelCauseFunc
 	t      testing.TB
@@ -257,7 +254,7 @@ func (c *Served) Wait() error {
 	return err
 }
 
-// WantEnd waits for the end of serve, and fails the test if its error is another.
+// WantEnd waits for the end of serve, and fails the test unless its error wraps want.
 func (c *Served) WantEnd(want error) {
 	c.t.Helper()
 	if err := c.Wait(); !errors.Is(err, want) {

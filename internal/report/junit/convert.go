@@ -16,17 +16,14 @@ import (
 // Bounds of what Convert keeps of the output.
 const (
 	MaxCases  = 4096     // of a guest
-	MaxOutput = 64 << 10 // bytes of an output that keepTail keeps at least; at most it keeps twice as many
+	MaxOutput = 64 << 10 // bytes of an output that are kept, at least; at most twice as many
 	MaxGuests = 64
-	maxLine   = 1 << 20 // bytes of a line; the rest of a longer line is left out
+	maxLine   = 1 << 20 // bytes; the rest of a longer line is left out
 )
 
-// Convert reads results from the output of a program. Lines that begin with "[N] ", as vnic boot
-// prints for several guests, belong to guest N; each guest's lines are read separately. If a
-// guest's first line that is not empty is in the format of `go test -json`, Convert reads all further lines in
-// that format, else as TAP or KTAP. A guest whose output has no results becomes one case. name is the program's name,
-// and status its exit status: if status is not 0 and the output shows no failure, Convert adds a
-// failed case.
+// Convert reads results from the output of a program, in the format of `go test -json`, TAP or KTAP. Lines that
+// begin with "[N] ", as vnic boot prints for several guests, belong to guest N. name is the program's name, and
+// status its exit status: if it is not 0 and the output shows no failure, Convert adds a failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	c := converter{name: name, guests: map[string]*guest{}}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -46,7 +43,7 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 			all.Add(s)
 		}
 	}
-	if len(all.Suites) == 0 { // the program has printed nothing
+	if len(all.Suites) == 0 {
 		all.Add(Suite{Name: name, Cases: []Case{whole(name, status, "")}})
 	}
 	if status != 0 && all.Failures+all.Errors == 0 {
@@ -55,7 +52,6 @@ func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	return all, nil
 }
 
-// readLine returns a line without its newline, cut at maxLine.
 func readLine(in *bufio.Reader) (line []byte, err error) {
 	for {
 		part, more, err := in.ReadLine()
@@ -71,7 +67,6 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// whole returns a case that stands for a whole program, with its exit status.
 func whole(name string, status int, output string) Case {
 	c := Case{Name: name, Class: name, SystemOut: output}
 	if status != 0 {
@@ -80,7 +75,6 @@ func whole(name string, status int, output string) Case {
 	return c
 }
 
-// ofGuest matches what vnic boot prints before a line of one of several guests.
 var ofGuest = regexp.MustCompile(`^\[(\d{1,3})\] `)
 
 type converter struct {
@@ -89,7 +83,6 @@ type converter struct {
 	order  []*guest
 }
 
-// line passes a line of the output to the guest that its prefix names.
 func (c *converter) line(line []byte) {
 	who := ""
 	if parts := ofGuest.FindSubmatch(line); parts != nil {
@@ -110,15 +103,14 @@ func (c *converter) line(line []byte) {
 	g.line(line)
 }
 
-// guest has the results that one guest has printed.
 type guest struct {
 	name   string
 	begun  bool
-	golang *goTest      // nil: the output is not of `go test -json`
-	tap    *ktap.Parser // nil: the output is of `go test -json`
+	golang *goTest      // nil: another format
+	tap    *ktap.Parser // nil: `go test -json`
 	cases  []Case
-	plain  bool   // the output has no results
-	tail   []byte // the last bytes of the guest's output
+	plain  bool
+	tail   []byte // the end of the output
 }
 
 func (g *guest) line(line []byte) {
@@ -150,14 +142,13 @@ func keepTail(b []byte) []byte {
 	return b
 }
 
-// event adds a case that the TAP parser reports as ended.
 func (g *guest) event(e ktap.Event) {
 	if e.Kind != ktap.Ended || len(g.cases) >= MaxCases {
 		return
 	}
 	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
-	if e.Case.Name == ktap.Whole { // without results in the output, ktap derives one from the exit status
+	if e.Case.Name == ktap.Whole { // ktap made it from the exit status
 		g.plain = true
 		return
 	}
@@ -175,8 +166,7 @@ func (g *guest) event(e ktap.Event) {
 	g.cases = append(g.cases, c)
 }
 
-// suites returns the guest's suites after the end of the output. status is the program's exit
-// status.
+// suites ends the output, and returns the guest's suites. status is the program's exit status.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
 		return g.golang.suites(g.name)

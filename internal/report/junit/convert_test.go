@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// convert converts text to JUnit XML, and returns each suite of the XML as a line.
+// convert converts text, and returns each suite as a line.
 func convert(t *testing.T, text string, status int) string {
 	t.Helper()
 	all := testkit.Must(Convert(strings.NewReader(text), "test", status))(t)
@@ -41,8 +41,6 @@ func convert(t *testing.T, text string, status int) string {
 	return b.String()
 }
 
-// A program's output becomes test cases for CI, and a run that failed is never green.
-//
 // Invariant: vnic junit: The suites of a program that ends with a status other than 0 have a
 // failure or an error, whatever it printed.
 func TestConvert(t *testing.T) {
@@ -81,7 +79,6 @@ func TestConvert(t *testing.T) {
 	}
 }
 
-// Convert bounds what it keeps, however much a program prints.
 func TestConvertIsBounded(t *testing.T) {
 	var b strings.Builder
 	for i := range 2 * MaxCases {

@@ -16,18 +16,17 @@ type goEvent struct {
 	FailedBuild string
 }
 
-// goTest collects the results that lines of `go test -json` report.
 type goTest struct {
 	results  map[[2]string]*goResult // by package and test
 	packages []*goResult
 	cases    int
-	build    map[string][]byte // output of failed builds, by import path
+	build    map[string][]byte // output of builds, by import path
 }
 
-// goResult is the result of a test, or of a package with all of its tests.
+// goResult is the result of a test, or of a package with its tests.
 type goResult struct {
 	name    string
-	action  string // the action that ended it: pass, fail or skip; "": it has not ended
+	action  string // pass, fail or skip; "": it has not ended
 	seconds float64
 	built   string // import path of the build that failed; "": none
 	output  []byte
@@ -38,7 +37,6 @@ func newGoTest() *goTest {
 	return &goTest{results: map[[2]string]*goResult{}, build: map[string][]byte{}}
 }
 
-// line adds the result or the output in one line of `go test -json`. It ignores other lines.
 func (g *goTest) line(b []byte) {
 	var e goEvent
 	if json.Unmarshal(b, &e) != nil {
@@ -60,8 +58,7 @@ func (g *goTest) line(b []byte) {
 	}
 }
 
-// result returns the result of a test, or of a package if test is "", and adds it if it is new;
-// nil: there are already MaxCases.
+// result returns the result of a test, or of a package if test is ""; nil: there are already MaxCases.
 func (g *goTest) result(pkg, test string) *goResult {
 	key := [2]string{pkg, test}
 	if r := g.results[key]; r != nil {
@@ -85,8 +82,7 @@ func (g *goTest) result(pkg, test string) *goResult {
 	return g.results[key]
 }
 
-// suites returns a suite for each package. A suite's name ends with guest, the name of the program or
-// guest that printed the results, unless guest is "".
+// suites returns a suite for each package.
 func (g *goTest) suites(guest string) (list []Suite) {
 	for _, p := range g.packages {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}
@@ -120,8 +116,8 @@ func (g *goTest) suites(guest string) (list []Suite) {
 	return list
 }
 
-// reason returns the first line of an output that is not empty and no heading of go test or of the
-// compiler, or "failed".
+// reason returns the first line of an output that is neither empty nor a heading of go test or of the compiler,
+// or "failed".
 func reason(output []byte) string {
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimSpace(line)

@@ -1,9 +1,5 @@
-// Package junit writes the XML by which CI shows results of tests, and makes it of what programs print: TAP, the
-// kernel's KTAP, or `go test -json`.
-//
-// The output may come from a guest, which may print anything. Convert fails only if its reader
-// returns an error, and bounds what it keeps: MaxCases cases of a guest, at most twice MaxOutput bytes of
-// an output, and MaxGuests guests. Package encoding/xml makes text valid XML.
+// Package junit writes the XML by which CI shows results of tests, and makes it from TAP, the kernel's KTAP, or
+// `go test -json`. The output may come from a guest, which may print anything: Convert bounds what it keeps.
 package junit
 
 import (
@@ -21,7 +17,7 @@ type (
 		Tests    int      `xml:"tests,attr"`
 		Failures int      `xml:"failures,attr"`
 		Errors   int      `xml:"errors,attr"`
-		Time     Seconds  `xml:"time,attr"` // sum of the suites' times
+		Time     Seconds  `xml:"time,attr"`
 		Suites   []Suite  `xml:"testsuite"`
 	}
 	// Suite has the cases of a program or of a package of Go.
@@ -65,7 +61,7 @@ type Seconds float64
 // MarshalText writes the seconds.
 func (s Seconds) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(s)), nil }
 
-// Add adds a suite. It counts the suite's tests, failures, errors and skips from the suite's cases.
+// Add adds a suite, and counts its tests, failures, errors and skips from its cases.
 func (a *Suites) Add(s Suite) {
 	s.Tests = len(s.Cases)
 	for i := range s.Cases {

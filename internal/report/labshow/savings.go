@@ -11,9 +11,8 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// savings writes by how much the load of links and memory would fall, and how much more payload
-// they could carry, if payload went between NICs and GPUs without a copy in host memory. The
-// figures come from the model of package lab; none is measured.
+// savings writes how the load of links and memory changes if payload goes between NICs and GPUs without a copy,
+// by the model of package lab.
 func (v *view) savings(b *strings.Builder) {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -29,7 +28,6 @@ func (v *view) savings(b *strings.Builder) {
 	b.WriteByte('\n')
 }
 
-// saving describes the savings of a NIC and a GPU.
 func (v *view) saving(nic, gpu string) string {
 	if !v.path(nic, gpu).P2P() {
 		return "nothing: payload would be bounced, and be in host memory as with copies"
@@ -53,7 +51,6 @@ func (v *view) saving(nic, gpu string) string {
 	return text
 }
 
-// memory returns how many bytes memories carry for each byte of payload.
 func memory(loads []pcie.Load) (n float64) {
 	for _, x := range loads {
 		if x.Kind == pcie.Memory {
@@ -63,8 +60,8 @@ func memory(loads []pcie.Load) (n float64) {
 	return n
 }
 
-// most returns the highest rate of payload that links allow, in bytes a second, and the link that
-// limits it. +Inf: the rate of a link is unknown.
+// most returns the highest rate of payload that links allow, in bytes a second, and the link that limits it.
+// +Inf: the rate of a link is unknown.
 func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit string) {
 	links := make(map[string]pcie.Link)
 	for _, n := range v.tree.Nodes() {

@@ -13,17 +13,16 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// view is a PCIe tree with the texts that are printed beside it.
 type view struct {
 	tree       *pcie.Tree
-	nics, gpus []string           // names of endpoints in the tree
-	about      map[string]string  // texts by node
+	nics, gpus []string           // endpoints in the tree
+	about      map[string]string  // by node
 	off        bool               // peer-to-peer is off
-	linux      []lab.Pairs        // pairs that a guest's kernel judges differently
-	apart      map[[2]string]bool // pairs of a NIC and a GPU that the NIC may not address
+	linux      []lab.Pairs        // that a guest's kernel judges differently
+	apart      map[[2]string]bool // NIC and GPU that the NIC may not address
 }
 
-// Lab prints the trees of a lab's guests. It prints the tree of several guests once if it is the same.
+// Lab prints the trees of a lab's guests, and equal trees once.
 func Lab(w io.Writer, l *labfile.Lab) error {
 	var texts []string
 	names := make(map[string][]string)
@@ -101,12 +100,11 @@ func hotplug(on bool) string {
 	return ""
 }
 
-// print writes the tree, the matrix of NICs and GPUs, and the reasons for its entries.
 func (v *view) print(w io.Writer) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	v.branch(t, "", "")
-	_ = t.Flush() // writing to a strings.Builder never fails
+	_ = t.Flush()
 	for line := range strings.Lines(b.String()) {
 		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
 			return err
@@ -155,7 +153,6 @@ func verdict(p pcie.Path) string {
 	return "bounced"
 }
 
-// branch writes the nodes below a node, one a line.
 func (v *view) branch(w io.Writer, above, indent string) {
 	children := v.tree.Children(above)
 	for i, n := range children {
@@ -179,8 +176,7 @@ func (v *view) branch(w io.Writer, above, indent string) {
 	}
 }
 
-// reasons writes the reasons for the verdicts, each once, and the pairs for which a guest's kernel
-// decides otherwise.
+// reasons writes the reasons for the verdicts, each once.
 func (v *view) reasons(w io.Writer) error {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -199,7 +195,7 @@ func (v *view) reasons(w io.Writer) error {
 	return nil
 }
 
-// verdictOf returns the sort key of a reason, its verdict. Direct comes before bounced, as the order is descending.
+// verdictOf returns the sort key of a reason. Direct comes before bounced, as the order is descending.
 func verdictOf(text string) string {
 	word, _, _ := strings.Cut(text, ":")
 	return word

@@ -14,8 +14,7 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// The files in directory web from which assemble makes the page, in this order. assemble joins the
-// modules to one script, so that a report is one file.
+// The page's files, in this order.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
@@ -23,8 +22,7 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// The page leaves out the parts of scripts that these match: imports and the word export, because join makes one script
-// of all modules, and references to source maps.
+// What these match is left out of scripts.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
@@ -34,13 +32,11 @@ var (
 func file(name string) string {
 	b, err := web.ReadFile("web/" + name)
 	if err != nil {
-		panic(err) // an embedded file can always be read
+		panic(err)
 	}
 	return string(b)
 }
 
-// join makes one script of modules, without imports and exports, because all names are then in one
-// scope.
 func join(names []string) string {
 	var b strings.Builder
 	for _, n := range names {
@@ -50,10 +46,9 @@ func join(names []string) string {
 	return b.String()
 }
 
-// assembled is the page without its data.
 type assembled struct {
-	before, after string // the page's text before and after the data
-	policy        string // the Content-Security-Policy header of a served page
+	before, after string // around the data
+	policy        string // Content-Security-Policy of a served page
 }
 
 var assemble = sync.OnceValue(func() assembled {
@@ -79,8 +74,7 @@ var assemble = sync.OnceValue(func() assembled {
 	return assembled{before, after, policy + "; frame-ancestors 'none'"}
 })
 
-// html returns the page with its data, which is JSON; nil: the page fetches the data from its
-// server.
+// html returns the page with its data, as JSON; nil: the page fetches the data from its server.
 func html(data []byte) []byte {
 	a := assemble()
 	if data == nil {

@@ -10,9 +10,6 @@ import (
 	"testing"
 )
 
-// The page's policy allows scripts and styles only by their hashes, has the hashes of all scripts and
-// styles in the page, and the page loads no file.
-//
 // Invariant: page: The page loads nothing, and its policy allows only the scripts in it.
 func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {
 	text := string(html(nil))
@@ -43,9 +40,7 @@ func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {
 	}
 }
 
-// join joins modules line by line: an import or export of a form that join does not recognize would
-// stay in the joined script, and two declarations of one name would be an error of the whole
-// script.
+// join works line by line: an import or export of another form would stay in the joined script.
 func TestModulesCanBeJoined(t *testing.T) {
 	text := join(modules)
 	if m := regexp.MustCompile(`(?m)^(import|export)\b.*`).FindString(text); m != "" {
@@ -82,8 +77,7 @@ func TestModulesCanBeJoined(t *testing.T) {
 	}
 }
 
-// No name of a guest, lab or flow becomes HTML: the modules use no function that would parse a text
-// as HTML or code.
+// The modules use no function that parses a text as HTML or code.
 func TestModulesMakeNoHTMLOfText(t *testing.T) {
 	if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacent|document\.write|dangerously|\beval\(|Function\(`).
 		FindString(join(modules)); m != "" {

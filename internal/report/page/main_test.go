@@ -11,10 +11,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// hostile is a name that would be HTML if a page did not escape it.
 const hostile = `</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>`
 
-// large is a lab larger than all bounds, with counters of size n.
+// large is a lab larger than all bounds.
 func large(n uint64) *stat.Page {
 	p := &stat.Page{Snapshot: &stat.Snapshot{Schema: 1, Command: "run", Time: time.Unix(1e9, 0), Uptime: 1e6}}
 	p.Flows = &stat.Flows{}
@@ -54,7 +53,6 @@ func large(n uint64) *stat.Page {
 	return p
 }
 
-// small is a lab of one NIC.
 func small() *stat.Page {
 	port := stat.PortCounters{Name: "A", Kind: "virtio", Queues: []stat.Queue{}}
 	port.Link.SentBytes = 7

@@ -10,11 +10,11 @@ import (
 
 // Bounds of the maps of GPUs' memory.
 const (
-	maxCells  = 8192 // cells of all GPUs' maps together
-	gpuCells  = 1024 // cells of one GPU's map
-	leastCell = 4096 // minimum size of a cell, in bytes
-	maxUses   = 1024 // uses of all GPUs together; orderUses merges a GPU's smallest uses into one
-	gpuUses   = 64   // uses of one GPU, without the merged one
+	maxCells  = 8192 // of all GPUs' maps together
+	gpuCells  = 1024 // of one GPU's map
+	leastCell = 4096 // bytes
+	maxUses   = 1024 // of all GPUs; orderUses merges the smallest uses
+	gpuUses   = 64   // of one GPU, without the merged one
 )
 
 // Memory is a map of a GPU's memory, drawn as equal cells.
@@ -26,17 +26,17 @@ type Memory struct {
 	Runs      [][3]int `json:"runs"` // equal cells: the first, how many, index in Uses; cells in no run are free
 }
 
-// Use is a use of memory, with the exact size of all ranges that have this use.
+// Use is a use of memory, with the size of all its ranges.
 type Use struct {
-	State   string `json:"state"` // as in stat.MemoryRange; "other": all uses beyond the bound, merged
+	State   string `json:"state"` // as in stat.MemoryRange; "other": merged uses
 	Port    string `json:"port,omitempty"`
 	Queue   int    `json:"queue"`
 	Binding uint32 `json:"binding,omitempty"`
 	Bytes   uint64 `json:"bytes"`
 }
 
-// memoryMaps draws the maps of all GPUs. A cell shows the use that has the most bytes in the cell;
-// a cell is free only if all of its bytes are free.
+// memoryMaps draws the maps of all GPUs. A cell shows the use that has the most bytes in it, and is free only
+// if all its bytes are.
 func memoryMaps(list []stat.GPUMap) []Memory {
 	out := make([]Memory, 0, len(list))
 	for i := range list {
@@ -50,7 +50,7 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	m := Memory{GPU: g.GPU, Bytes: g.Bytes, Uses: []Use{}, Runs: [][3]int{}}
 	m.CellBytes = max(leastCell, (g.Bytes+uint64(cells)-1)/uint64(cells))
 	index := map[Use]int{}
-	var places []int // for each range the index of its use in Uses
+	var places []int // for each range its index in Uses
 	for _, r := range g.Ranges {
 		u := Use{State: r.State, Port: r.Port, Queue: r.Queue, Binding: r.Binding}
 		n, ok := index[u]
@@ -71,8 +71,8 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses sorts the uses, the largest first, and merges all uses after the first most ones into
-// one. to has the new index of each use.
+// orderUses sorts the uses, the largest first, and merges those after the first most ones. to has the new index
+// of each use.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {
@@ -96,10 +96,10 @@ func (m *Memory) orderUses(most int) (to []int) {
 	return to
 }
 
-// drawing makes runs of cells from ranges, which the caller adds in the order of their offsets.
+// drawing makes runs of cells from ranges, which are added in the order of their offsets.
 type drawing struct {
 	m    *Memory
-	cell int            // the current cell; -1: none
+	cell int            // -1: none
 	in   map[int]uint64 // used bytes of the current cell, by use
 }
 
@@ -125,7 +125,6 @@ func (d *drawing) add(off, n uint64, use int) {
 	}
 }
 
-// flush draws the current cell, if it has used bytes.
 func (d *drawing) flush() {
 	if len(d.in) == 0 {
 		return

@@ -9,39 +9,37 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// liveEvery is the number of ticks of a Recorder in a second.
 const liveEvery = int(time.Second / firstInterval)
 
-// Between two reads of the counters a Recorder waits at least pause times as long as the first one took, but
-// not before its last read: so reading takes at most a tenth of a processor, however many flows guests make.
+// pause bounds the cost of reading: after a read that took t, the Recorder does not read for pause times t.
 const pause = 10
 
-// Recorder reads counters from Record on until Close: once a second, and up to four times a second
-// while a page is open, or less often if a read takes more than a tenth of that interval.
+// Recorder reads counters from Record on until Close: once a second, and up to four times a second while a page
+// is open, or less often if a read takes long.
 type Recorder struct {
 	read  func() *stat.Page
 	began time.Time
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	clock func() time.Duration // since began
+	clock func() time.Duration
 
-	mu      sync.Mutex    // guards the fields below
+	mu      sync.Mutex    // guards the following
 	looks   int           // ticks so far, skipped ones included
-	live    bool          // the next look makes a state
-	due     bool          // the next look also keeps a sample
-	resume  time.Duration // the Recorder does not read the counters before this time
-	pages   int           // how many pages are open
-	every   int           // a sample is kept every so many ticks
+	live    bool          // make a state
+	due     bool          // keep a sample
+	resume  time.Duration // no read before this time
+	pages   int
+	every   int // ticks between samples
 	samples []sample
-	page    *stat.Page    // the counters of the last read for a state
-	used    []stat.GPUMap // the GPUs' memory when NICs last used any of it; nil: NICs have used none so far
+	page    *stat.Page    // of the last read for a state
+	used    []stat.GPUMap // when NICs last used GPU memory; nil: they have used none so far
 	usedAt  time.Duration
-	now     sample        // the sample of the same read as page
-	state   []byte        // page and now as JSON; nil: not made yet
+	now     sample        // of the same read as page
+	state   []byte        // of page and now; nil: not made yet
 	next    chan struct{} // closed when there is a newer state
 }
 
-// Record starts a Recorder. One goroutine at a time calls read, until Close; read returns the counters.
+// Record starts a Recorder. read returns the counters; one goroutine at a time calls it, until Close returns.
 func Record(read func() *stat.Page) *Recorder {
 	ctx, stop := context.WithCancel(context.Background())
 	r := newRecorder(read)
@@ -57,7 +55,7 @@ func newRecorder(read func() *stat.Page) *Recorder {
 	return r
 }
 
-// Watch lets the Recorder read more often, because a page is open, until closed is called.
+// Watch lets the Recorder read more often until closed is called.
 func (r *Recorder) Watch() (closed func()) {
 	add := func(n int) {
 		r.mu.Lock()
@@ -88,8 +86,7 @@ func (r *Recorder) Close() {
 	r.look(true)
 }
 
-// look reads the counters if a state or a sample is due, then makes the state and keeps the sample
-// that are due. With last it does all of this at once.
+// look reads the counters if a state or a sample is due, or if last is true.
 func (r *Recorder) look(last bool) {
 	begin := r.clock()
 	r.mu.Lock()
@@ -122,7 +119,7 @@ func (r *Recorder) look(last bool) {
 	}
 }
 
-// keep adds a sample. The caller holds mu.
+// keep adds a sample; under mu.
 func (r *Recorder) keep(s sample) {
 	if len(r.samples) == maxSamples {
 		r.samples = thinned(r.samples)
@@ -134,7 +131,6 @@ func (r *Recorder) keep(s sample) {
 	r.samples = append(r.samples, s)
 }
 
-// thinned returns every second sample, the last among them.
 func thinned(list []sample) []sample {
 	out := make([]sample, 0, maxSamples)
 	for i := (len(list) - 1) % 2; i < len(list); i += 2 {

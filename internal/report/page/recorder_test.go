@@ -11,9 +11,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// However long a run is, its recording is bounded, and covers the run from its beginning to its
-// end.
-//
 // Invariant: page: A recording has at most 300 samples of 64 links and 32 flows, from a run's beginning to its end.
 func TestRecordingIsBounded(t *testing.T) {
 	p := large(1e12)
@@ -57,8 +54,6 @@ func TestSamplesGetFartherApart(t *testing.T) {
 	}
 }
 
-// While no page is open, counters are read once a second; at first each reading becomes a sample.
-//
 // Invariant: page: While no page is open, counters are read at most once a second; and after a
 // reading the recorder does not read for ten times as long as that reading took.
 func TestNobodyWatching(t *testing.T) {
@@ -86,8 +81,6 @@ func TestNobodyWatching(t *testing.T) {
 	}
 }
 
-// After a reading that takes long the recorder does not read for ten times as long; then it reads
-// what has become due.
 func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	var now, read time.Duration
 	const length = 300 * time.Millisecond
@@ -116,7 +109,6 @@ func TestLooksTakeATenthOfTheTime(t *testing.T) {
 	testkit.Equal(t, "readings that were due", reads-before, 1)
 }
 
-// Counters without a port, as before the first lab opens, become no sample.
 func TestNothingIsRecordedBeforeALab(t *testing.T) {
 	r := newRecorder(func() *stat.Page { return &stat.Page{Snapshot: &stat.Snapshot{}} })
 	r.Close()
@@ -137,8 +129,6 @@ func TestSampleHasWhatFlowsDid(t *testing.T) {
 		`"samples":[{"t":1.5,"l":[[0,7,0],[1,0,0]],"f":[[0,120,85,10,3,3,9,7,"open"]]}]}`)
 }
 
-// The report of the largest lab is smaller than its bound, and has data of all parts, without HTML in it.
-//
 // Invariant: page: A report is below 2 MB, and no name in it is HTML.
 func TestReportIsBoundedAndEscaped(t *testing.T) {
 	testkit.Slow(t)
@@ -182,8 +172,7 @@ func TestReportIsBoundedAndEscaped(t *testing.T) {
 	}
 }
 
-// At the end of a run no memory is in use: the report has the last memory map with memory in use,
-// and its time.
+// No memory is in use at the end of a run.
 func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	p := small()
 	p.Memory = []stat.GPUMap{{GPU: "A", Bytes: 1 << 20, Ranges: []stat.MemoryRange{{Len: 4096, State: "held", Port: "A"}}}}
@@ -201,7 +190,6 @@ func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	}
 }
 
-// A lab of 8 machines, 64 links and 32 flows keeps all its 300 samples.
 func TestReportOfALargeLabKeepsItsSamples(t *testing.T) {
 	p := large(1e11)
 	p.Links, p.Flows.List = p.Links[:64], p.Flows.List[:32]

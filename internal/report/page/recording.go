@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Bounds of the samples of a run, and the interval of a Recorder's ticks.
+// Bounds of samples, and the interval of a Recorder's ticks.
 const (
 	maxSamples    = 300
 	sampledLinks  = 64
@@ -18,19 +18,18 @@ const (
 	firstInterval = 250 * time.Millisecond
 )
 
-// Recording has counters over time. Links and Flows have the names; samples refer to a name by its
-// index.
+// Recording has counters over time. Samples refer to Links and Flows by index.
 type Recording struct {
 	Links   []string     `json:"links"`
 	Flows   []string     `json:"flows"` // "tcp 10.0.0.1:5 > 10.0.0.2:6"
 	Samples []sampleJSON `json:"samples"`
 }
 
-// sampleJSON is a sample: seconds since vnic began to record, and counters.
+// sampleJSON is a sample: seconds since the Recorder began, and counters.
 type sampleJSON struct {
 	At    float64      `json:"t"`
-	Links [][3]float64 `json:"l"` // index in Recording.Links, bytes, seconds for which the link was busy
-	Flows [][9]any     `json:"f"` // index in Recording.Flows, and the other values of flowSample.json
+	Links [][3]float64 `json:"l"` // index in Recording.Links, bytes, busy seconds
+	Flows [][9]any     `json:"f"` // index in Recording.Flows, then flowSample.json
 }
 
 type sample struct {
@@ -57,7 +56,6 @@ func (f *flowSample) json(i int) [9]any {
 	return [9]any{i, f.sent, f.gpu, f.host, f.again, f.lost, f.inFlight, f.window, f.state}
 }
 
-// take makes a sample of the counters of p, which were read at the time when.
 func take(p *stat.Page, when time.Duration) sample {
 	s := sample{when: when}
 	for i := range p.Links {
@@ -66,7 +64,7 @@ func take(p *stat.Page, when time.Duration) sample {
 			s.links = append(s.links, linkSample{l.Name, l.Bytes, l.Busy})
 		}
 	}
-	if p.Links == nil { // the lab describes no links: the sample has the wires
+	if p.Links == nil { // the sample has the wires
 		for i := range p.Ports {
 			w := &p.Ports[i]
 			s.links = append(s.links, linkSample{w.Name + " out", w.Link.SentBytes, 0},
@@ -80,7 +78,7 @@ func take(p *stat.Page, when time.Duration) sample {
 	if p.Flows == nil {
 		return s
 	}
-	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // List begins with the largest flows
+	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // the largest come first
 		s.flows = append(s.flows, sampleFlow(&p.Flows.List[i]))
 	}
 	return s
@@ -114,8 +112,8 @@ func drops(s *stat.FlowSide) (n uint64) {
 	return n
 }
 
-// record returns the Recording of samples, with only the sampledLinks links and sampledFlows flows
-// whose counters reach the largest values.
+// record returns the Recording of samples, with the sampledLinks links and sampledFlows flows with the largest
+// counters.
 func record(samples []sample) Recording {
 	r := Recording{Samples: make([]sampleJSON, 0, len(samples))}
 	links, flows := map[string]float64{}, map[string]float64{}
@@ -150,7 +148,6 @@ func record(samples []sample) Recording {
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// largest returns the n names with the largest values, and the index of each name.
 func largest(values map[string]float64, n int) (names []string, index map[string]int) {
 	names = make([]string, 0, len(values))
 	for name := range values {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 )
 
-// maxReport is the size, in bytes, that a report must stay below.
 const maxReport = 2_000_000
 
 // Report returns the recorded counters as one HTML file, which needs no network and is below 2 MB.

@@ -16,8 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// During each mode of a run the page receives the run's machines and the mode's flow. The report has the
-// flow.
 func TestPageOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	counters := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
@@ -30,7 +28,7 @@ func TestPageOfARun(t *testing.T) {
 	tr := &http.Transport{DisableKeepAlives: true}
 	modes := 0
 	o.Stage = func(step run.Step) {
-		if step.Stage != "verify" { // at this stage all is sent, and the lab is still open
+		if step.Stage != "verify" { // all is sent, and the lab is still open
 			return
 		}
 		modes++
@@ -55,8 +53,8 @@ func TestPageOfARun(t *testing.T) {
 	}
 }
 
-// sees reads states until one has two machines and a flow of 1 MiB, in GPU memory if inGPU, else in
-// host memory.
+// sees reads states until one has two machines and a flow of 1 MiB, in GPU memory if inGPU, else in host
+// memory.
 func sees(t *testing.T, r *bufio.Reader, inGPU bool) bool {
 	for range 200 {
 		l, err := r.ReadString('\n')

@@ -10,13 +10,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Bounds of the connections that clients can open.
 const (
 	maxConns = 64
 	maxPages = 32 // connections that receive events
 )
 
-// flagName is the command line flag that sets the server's address.
 const flagName = "--http"
 
 // CheckAddr returns an error if a user's address for the page is invalid; "" is valid: no address.
@@ -26,13 +24,12 @@ func CheckAddr(addr string) error { return httpserver.CheckAddr(flagName, addr, 
 type Server struct {
 	recorder *Recorder
 	http     *httpserver.Server
-	patience time.Duration // limits.LocalClient, unless a test sets another time
-	pages    chan struct{} // has an element for each connection that receives events
+	patience time.Duration
+	pages    chan struct{} // an element for each connection that receives events
 	ending   chan struct{} // closed when the server ends
 }
 
-// Serve serves the page with the counters that r records, at an address, until Close. localhost is
-// 127.0.0.1 and ::1. log may be nil.
+// Serve serves the page with the counters that r records, at an address, until Close. log may be nil.
 func Serve(addr string, r *Recorder, log *slog.Logger) (*Server, error) {
 	return serve(addr, r, log, limits.LocalClient.Here())
 }
@@ -60,8 +57,7 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 // URL returns the URL of the page.
 func (s *Server) URL() string { return s.http.URL() }
 
-// Close sends open pages the event "end", and ends the server and its goroutines, within half a
-// second. It may be called again.
+// Close sends open pages the event "end", and ends the server. It may be called again.
 func (s *Server) Close() {
 	if s.http.End() {
 		close(s.ending)
@@ -80,8 +76,7 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// events sends the history, the current state, and then each newer state, as server-sent events
-// (HTML, 9.2). The last event, when the server ends, is "end".
+// events sends the history and then states, as server-sent events (HTML, 9.2), and at last "end".
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.pages <- struct{}{}:

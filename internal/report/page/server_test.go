@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// serving starts a server of the pages that read returns, and returns a client without keep-alive.
+// serving returns a client without keep-alive.
 func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Server, *http.Client) {
 	t.Helper()
 	r := newRecorder(read)
@@ -26,7 +26,6 @@ func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Ser
 	return s, &http.Client{Transport: tr}
 }
 
-// answer is a response with its body.
 type answer struct {
 	status int
 	header http.Header
@@ -47,7 +46,6 @@ func get(t *testing.T, c *http.Client, url string, change func(*http.Request)) a
 	return answer{resp.StatusCode, resp.Header, string(testkit.Must(io.ReadAll(resp.Body))(t))}
 }
 
-// event reads the next event of a stream.
 func event(t *testing.T, r *bufio.Reader) (name, data string) {
 	t.Helper()
 	for {
@@ -63,7 +61,6 @@ func event(t *testing.T, r *bufio.Reader) (name, data string) {
 	}
 }
 
-// stream opens the page's event stream.
 func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 	t.Helper()
 	req := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+"events", nil))(t)
@@ -76,8 +73,6 @@ func stream(t *testing.T, s *Server, c *http.Client) *bufio.Reader {
 	return bufio.NewReader(resp.Body)
 }
 
-// A page receives the history, then each new state, and an event at the end.
-//
 // Invariant: page: A page is sent the history, then the current states, and gets an event when vnic
 // ends.
 func TestEventsGiveStates(t *testing.T) {
@@ -109,7 +104,7 @@ func TestEventsGiveStates(t *testing.T) {
 		}
 		s.recorder.look(true)
 	}
-	go s.Close() // Close is called again by Cleanup, which it allows
+	go s.Close() // Cleanup calls Close again
 	for name != "end" {
 		name, _ = event(t, r)
 	}
@@ -129,8 +124,7 @@ func TestStateAndPage(t *testing.T) {
 	}
 }
 
-// A request from another site's page, under a name that resolves to this machine (DNS rebinding),
-// is refused.
+// The name may resolve to this machine (DNS rebinding).
 //
 // Invariant: page: A request whose Host is neither an address, localhost nor the name that the user gave is refused.
 func TestHostIsChecked(t *testing.T) {
@@ -174,7 +168,6 @@ func TestSlowClientIsDropped(t *testing.T) {
 	testkit.Equal(t, "event", name, "history")
 }
 
-// Close does not wait for a client that does not read.
 func TestCloseWaitsForNobody(t *testing.T) {
 	p := large(1e12)
 	s, _ := serving(t, func() *stat.Page { return p }, time.Hour)

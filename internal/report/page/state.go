@@ -7,27 +7,26 @@ import (
 )
 
 const (
-	shownFlows  = 128 // flows in a live state
+	shownFlows  = 128 // in a live state
 	reportFlows = 32
-	maxText     = 400 // runes of an event's text
+	maxText     = 400 // runes
 )
 
 // State is the data of a page: the counters of one moment, and their history.
 type State struct {
 	Page      *Page     `json:"page,omitempty"`
-	Recording Recording `json:"recording"`        // in a live state: only the sample of this moment
-	Report    bool      `json:"report,omitempty"` // the page is a report: no newer state follows
+	Recording Recording `json:"recording"`        // live: only the sample of this moment
+	Report    bool      `json:"report,omitempty"` // no newer state follows
 }
 
 // Page is stat.Page within the bounds of what a page shows.
 type Page struct {
 	*stat.Page
 	Memory    []Memory `json:"memory"`
-	MemoryAt  *float64 `json:"memory_at,omitempty"`  // time of Memory, as sampleJSON.At; nil: read with the counters
-	MoreFlows int      `json:"more_flows,omitempty"` // number of flows that are not in the list
+	MemoryAt  *float64 `json:"memory_at,omitempty"`  // as sampleJSON.At; nil: read with the counters
+	MoreFlows int      `json:"more_flows,omitempty"` // not in the list
 }
 
-// bounded returns the part of p that a page shows, with at most this many flows.
 func bounded(p *stat.Page, flows int) *Page {
 	c, s := *p, *p.Snapshot
 	c.Snapshot = &s

@@ -19,9 +19,6 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestGoldenCaptures compares the structure of a run's capture with golden files: its blocks,
-// interfaces and options, and the forms of the parts of comments. Golden files of
-// internal/wire/capture have the bytes, and the comments about lost frames.
 func TestGoldenCaptures(t *testing.T) {
 	got := make(map[string]string)
 	for name, change := range map[string]func(*run.Options, *pcap.Options){
@@ -46,7 +43,7 @@ func TestGoldenCaptures(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// variable has the parts of a comment that differ from run to run, and their replacements.
+// variable has the parts of a comment that differ from run to run.
 var variable = []struct {
 	pattern *regexp.Regexp
 	by      string
@@ -55,12 +52,11 @@ var variable = []struct {
 	{regexp.MustCompile(`\b[0-9]+\b`), "N"},
 }
 
-// last has parts of comments that occur only for frames that are under way when a guest ends.
+// last has parts of comments that occur only for frames under way when a guest ends.
 var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
 
-// structure describes a pcapng file: the section's header, the interfaces and the statistics in their
-// order; then the order of the kinds of blocks; then, sorted, for each interface the options of its
-// packets and the parts of their comments.
+// structure describes a pcapng file: section header, interfaces and statistics in their order; kinds of blocks;
+// for each interface, sorted, its packets' options and the parts of their comments.
 func structure(t *testing.T, file []byte) string {
 	t.Helper()
 	le := binary.LittleEndian
@@ -127,7 +123,6 @@ func optionCodes(b []byte) string {
 	return strings.Join(codes, " ")
 }
 
-// optionTexts returns the options with one of the codes.
 func optionTexts(b []byte, codes ...uint16) (s string) {
 	eachOption(b, func(code uint16, value []byte) {
 		if slices.Contains(codes, code) {

@@ -1,5 +1,4 @@
-// Package pcap implements --pcap of the commands that have a lab: it writes the packets that pass
-// the lab's ports to a file.
+// Package pcap implements --pcap: it writes the packets that pass a lab's ports to a file.
 package pcap
 
 import (
@@ -20,12 +19,12 @@ import (
 // Options are the flags. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
-	Payload int    // the most bytes of payload that the file gets of each packet
-	Ends    bool   // the file has a frame between two ports twice: as one port sent it, and as the other received it
+	Payload int    // bytes of each packet in the file, at most
+	Ends    bool   // a frame between two ports is there twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }
 
-// Flags adds the flags to a command's flags.
+// Flags adds the flags to f.
 func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.File, "pcap", "", "write what passes the ports to this file, as pcapng (-: to stdout): each frame "+
 		"once, with comments of where its payload lay and where it came to")
@@ -34,8 +33,7 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
 }
 
-// Check returns an error if the flags are wrong. taken reports that the command writes something
-// else to stdout.
+// Check returns an error if the flags are wrong. taken: the command writes something else to stdout.
 func (o *Options) Check(taken bool) error {
 	switch {
 	case o.Payload != 0 && o.File == "":
@@ -61,8 +59,7 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file, before there is anything to capture. It returns nil without a File. The capture
-// calls note as soon as the file cannot be written any more.
+// Start makes the file. It returns nil without a File. note is called when writing to the file has failed.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
@@ -77,8 +74,7 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
-		// If the reader of stdout goes away, only the capture ends: without this, Go's runtime would end
-		// the process by SIGPIPE.
+		// If the reader of stdout goes away, only the capture ends: Go's runtime would end the process by SIGPIPE.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		p.c, err = capture.New(o.Stdout, about)
 	} else {
@@ -90,9 +86,7 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is a lab.Service, which must follow all services that add ports: it captures all ports
-// that exist when the lab calls it, until the lab is closed. It returns no error of the file;
-// Report has that error.
+// Service is a lab.Service: it captures the ports that exist when the lab calls it.
 func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	if p != nil {
 		for _, link := range l.Switch().Links() {
@@ -133,8 +127,7 @@ func (p *Pcap) Report() *Report {
 	return r
 }
 
-// String returns the report in one line. It leaves out the reason of a write error, which Start's
-// note has reported when it happened.
+// String returns the report in one line, without the reason of a write error.
 func (r *Report) String() string {
 	s := fmt.Sprintf("pcap: %s, %d packets, %d not captured", r.File, r.Packets, r.Missed)
 	switch {

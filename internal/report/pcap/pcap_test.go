@@ -37,8 +37,6 @@ func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
 	}
 }
 
-// TestWorldIsCaptured: with a capture each link of a lab has a tap, without one none has; the
-// capture ends with the lab.
 func TestWorldIsCaptured(t *testing.T) {
 	none, err := Start(Options{}, note(t))
 	if none != nil || err != nil || none.Report() != nil {
@@ -64,8 +62,7 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: a capture's write error is passed to note when it occurs, is in the
-// report, and is no error of the lab.
+// TestErrorIsToldAtOnceAndAtTheEnd: a write error is no error of the lab.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	notes := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })

@@ -5,20 +5,15 @@ import (
 	"io"
 )
 
-// point is a place on a canvas: x points (1/72 inch) right of the canvas's left edge, and y points
-// below its upper edge.
+// point is a place in points (1/72 inch), right of and below the upper left corner.
 type point struct{ x, y float64 }
 
-// canvas is a sheet to draw on, of one file format. What is drawn later covers what was drawn before. A canvas
-// changes no slice that it is given, and keeps none.
+// canvas is a sheet to draw on, of one file format. A canvas changes no slice that it is given, and keeps none.
 type canvas interface {
-	// fill fills the polygon with these corners.
 	fill(c color.NRGBA, corners []point)
-	// stroke draws a line through points.
 	stroke(s stroke, points []point)
 	// text writes a text whose baseline begins at a point, or ends or is centred there if the style says so.
 	text(s style, base point, t string)
-	// encode writes the file.
 	encode(w io.Writer) error
 }
 
@@ -26,5 +21,5 @@ type canvas interface {
 type stroke struct {
 	color  color.NRGBA
 	width  float64
-	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated; an even number of them
+	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated
 }

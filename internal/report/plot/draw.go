@@ -9,7 +9,6 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// draw draws everything, from the top.
 func (l *layout) draw() {
 	l.pen = l.height - margin
 	l.rect(color.NRGBA{0xff, 0xff, 0xff, 0xff}, 0, 0, width, l.height)
@@ -27,12 +26,10 @@ func (l *layout) draw() {
 	l.text(note, margin, margin-6, l.f.fit(note, l.Footnote, width-2*margin))
 }
 
-// farthest is the maximum distance from the canvas's corner at which anything is drawn: infinite
-// values would have no place in a file.
+// farthest bounds the coordinates of what is drawn: infinite values would have no place in a file.
 const farthest = 1 << 20
 
-// pointAt returns the place on the canvas of a point of the layout, whose y counts upwards from the
-// lower edge.
+// pointAt returns the place on the canvas of a point of the layout, whose y counts upwards.
 func (l *layout) pointAt(x, y float64) point {
 	bounded := func(v float64) float64 {
 		if math.IsNaN(v) {
@@ -67,12 +64,10 @@ func (l *layout) rect(c color.NRGBA, x0, y0, x1, y1 float64) {
 	l.c.fill(c, []point{l.pointAt(x0, y0), l.pointAt(x1, y0), l.pointAt(x1, y1), l.pointAt(x0, y1)})
 }
 
-// lineOf returns the look of the line of series i.
 func lineOf(i int) stroke {
 	return stroke{lines[i%len(lines)], 1.5, dashes[i/len(lines)%len(dashes)]}
 }
 
-// panel draws a panel: its title, its axes, its lines and their names.
 func (l *layout) panel(p *Panel, high float64, last bool) {
 	left, right := margin+axisRoom, width-margin-nameRoom
 	l.text(style{size: 12, bold: true}, left, l.pen-8, l.f.fit(style{size: 12, bold: true}, p.Title, right-left))
@@ -117,8 +112,8 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	l.pen = under - panelFoot
 }
 
-// points returns the points of a series' line, a list for each part without gaps: the beginning of
-// the part, the middle of each interval, and the end of the part.
+// points returns a list of points for each part without gaps: its beginning, the middle of each interval, and
+// its end.
 func (s *Series) points() (parts [][]point) {
 	var part []point
 	for i, v := range s.Intervals {
@@ -133,8 +128,7 @@ func (s *Series) points() (parts [][]point) {
 	return parts
 }
 
-// lostRows draws, below the panel, a row for each series that has lost packets, with a bar for each
-// interval with losses. It returns the height of the rows.
+// lostRows draws a row for each series that has lost packets, and returns the height of the rows.
 func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (high float64) {
 	n := 0
 	for i := range p.Series {
@@ -157,12 +151,11 @@ func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (hi
 	return strip(n)
 }
 
-// marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the
-// other.
+// marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the other.
 func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right float64) {
 	const size = 8.5
-	var ends []float64 // of the last text in each row
-	var texts []func() // functions that draw the texts after all lines
+	var ends []float64 // of each row's last text
+	var texts []func() // after all lines
 	for _, m := range marks {
 		pos, s := x(m.At), style{size: size, color: alarm}
 		l.line(alarm, 1, pos, bottom, pos, top, 2, 2)
@@ -186,7 +179,7 @@ func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right
 	}
 }
 
-// label draws a text on a white rectangle, which hides most of what is behind the text.
+// label draws a text on a white rectangle.
 func (l *layout) label(s style, x, y float64, t string) {
 	wide := l.f.width(s, t)
 	from := x + s.x*wide
@@ -194,7 +187,7 @@ func (l *layout) label(s style, x, y float64, t string) {
 	l.text(s, x, y, t)
 }
 
-// names draws the legend: a line for each series, with numbers in columns at the right.
+// names draws the legend.
 func (l *layout) names(p *Panel, x, top float64) {
 	head, number, name := style{size: 8.5, color: soft, x: -1}, style{size: 9.5, x: -1}, style{size: 9.5}
 	right := width - margin
@@ -221,8 +214,7 @@ func (l *layout) names(p *Panel, x, top float64) {
 	}
 }
 
-// digits formats a number with three significant digits, or all digits before the point if there are more;
-// one that is not positive is "0".
+// digits formats a number with three significant digits, or all digits before the point if there are more.
 func digits(v float64) string {
 	if v <= 0 {
 		return "0"
@@ -230,12 +222,11 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
 }
 
-// bars draws names and columns of bars.
 func (l *layout) bars(b *Bars) {
 	bold := style{size: 12, bold: true}
 	l.text(bold, margin, l.pen-8, b.Title)
 	x := width - margin
-	for i := len(b.Groups) - 1; i >= 0; i-- { // the legend, from the right
+	for i := len(b.Groups) - 1; i >= 0; i-- { // from the right
 		s := style{size: 9.5}
 		x -= l.f.width(s, b.Groups[i])
 		l.text(s, x, l.pen-8, b.Groups[i])
@@ -262,7 +253,6 @@ func (l *layout) bars(b *Bars) {
 	l.pen = bottom
 }
 
-// column draws one column of bars.
 func (l *layout) column(b *Bars, c *Column, left, right, top, bottom float64) {
 	const number = 44 // room right of the longest bar
 	l.text(style{size: 9.5, color: soft}, left, top+10, l.f.fit(style{size: 9.5}, c.Title, right-left))

@@ -7,11 +7,10 @@ import (
 	"sync"
 )
 
-// family is the name of the embedded fonts.
 const family = "Liberation Sans"
 
-// liberation has the shapes of Liberation Sans' characters in Latin, Greek and Cyrillic;
-// font_test.go makes this file from the fonts' own files.
+// liberation has the shapes of Liberation Sans' characters; font_test.go makes the file from the fonts' own
+// files.
 //
 // Digitized data copyright (c) 2010 Google Corporation, with Reserved Font Arimo, Tinos and Cousine. Copyright (c) 2012
 // Red Hat, Inc., with Reserved Font Name Liberation. SIL Open Font License 1.1: OFL.txt.
@@ -19,36 +18,33 @@ const family = "Liberation Sans"
 //go:embed liberation.json
 var liberation []byte
 
-// fonts has the regular and the bold font.
 type fonts struct {
 	Regular *face `json:"regular"`
 	Bold    *face `json:"bold"`
 }
 
-// face is one font. Lengths are in the font's own units: at a size of S points, one unit is S/Em points. y grows
+// face is one font. Lengths are in its own units: at a size of S points, one unit is S/Em points. y grows
 // downwards.
 type face struct {
 	Em     int               `json:"em"`
-	Glyphs map[string]*glyph `json:"glyphs"` // by their characters; "" is a box, for what the font does not have
-	Kern   map[string]int    `json:"kern"`   // by pairs of characters: how far the second is moved to the right
+	Glyphs map[string]*glyph `json:"glyphs"` // by characters; "" is a box, for others
+	Kern   map[string]int    `json:"kern"`   // by pairs of characters
 }
 
-// glyph is the shape of a character.
 type glyph struct {
-	Advance int     `json:"advance"` // distance to where the next glyph begins
+	Advance int     `json:"advance"` // to where the next glyph begins
 	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
 }
 
-// op is the kind of a segment of an outline.
 type op int
 
 const (
-	moveTo op = iota // a contour begins
+	moveTo op = iota
 	lineTo
-	quadTo // a quadratic Bézier curve, by its control point and its end
+	quadTo // a quadratic Bézier curve: its control point and its end
 )
 
-// newFonts reads the embedded fonts at its first call. Callers do not change the fonts.
+// newFonts reads the embedded fonts once. Callers do not change them.
 var newFonts = sync.OnceValues(func() (*fonts, error) {
 	f := new(fonts)
 	if err := json.Unmarshal(liberation, f); err != nil {
@@ -57,7 +53,7 @@ var newFonts = sync.OnceValues(func() (*fonts, error) {
 	return f, nil
 })
 
-// faceOf returns the font of a style, and the length of the font's unit in points.
+// faceOf returns the font of a style, and its unit in points.
 func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	chosen = f.Regular
 	if s.bold {
@@ -66,13 +62,13 @@ func (f *fonts) faceOf(s style) (chosen *face, unit float64) {
 	return chosen, s.size / float64(chosen.Em)
 }
 
-// placed is a glyph in a text: how many points right of the text's start it begins.
+// placed is a glyph in a text, at x points from its start.
 type placed struct {
 	*glyph
 	x float64
 }
 
-// glyphs returns a placed glyph for each character of a text, and the text's width in points.
+// glyphs returns the glyphs of a text, and its width in points.
 func (f *fonts) glyphs(s style, t string) (list []placed, width float64) {
 	chosen, unit := f.faceOf(s)
 	before := ""

@@ -18,19 +18,16 @@ import (
 
 var update = flag.Bool("update", false, "write liberation.json")
 
-// ranges has the characters of liberation.json, as far as the fonts have them: the first and the
-// last of each range.
+// ranges has the first and the last characters of ranges in liberation.json.
 var ranges = [][2]rune{
 	{' ', '~'}, {0xa0, 0x17f}, {0x384, 0x3ce}, {0x400, 0x45f}, {0x2010, 0x2044}, {'€', '€'}, {'™', '™'}, {'←', '↕'},
 	{'∂', '∂'}, {'∆', '∏'}, {'∑', '−'}, {'√', '∞'}, {'∩', '∫'}, {'≈', '≈'}, {'≠', '≥'},
 }
 
-// The embedded glyphs equal the glyphs that another library reads from the fonts' files. With -update
-// the test writes them.
 func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	f := fonts{Regular: readFont(t, liberationsansregular.TTF), Bold: readFont(t, liberationsansbold.TTF)}
 	b := testkit.Must(json.Marshal(f))(t)
-	b = bytes.ReplaceAll(b, []byte(`]]},`), []byte("]]},\n")) // a line for each glyph
+	b = bytes.ReplaceAll(b, []byte(`]]},`), []byte("]]},\n"))
 	b = append(b, '\n')
 	if *update {
 		testkit.OK(t, os.WriteFile("liberation.json", b, 0o644))
@@ -44,7 +41,6 @@ func TestFontsAreThoseOfTheirFiles(t *testing.T) {
 	}
 }
 
-// ops maps the operations of TrueType outlines to the package's own.
 var ops = map[sfnt.SegmentOp]op{
 	sfnt.SegmentOpMoveTo: moveTo, sfnt.SegmentOpLineTo: lineTo, sfnt.SegmentOpQuadTo: quadTo,
 }

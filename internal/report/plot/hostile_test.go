@@ -14,7 +14,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// named is a picture with the same name as each of its texts.
 func named(name string) *Picture {
 	return &Picture{Title: name, Subtitle: name, Footnote: name,
 		Panels: []Panel{{Title: name, Unit: name, Limit: &Limit{1, name}, Marks: []Mark{{0, name}, {1, name}},
@@ -23,8 +22,7 @@ func named(name string) *Picture {
 			{Title: name, Values: [][]float64{{1}}, Format: func(float64) string { return name }, Full: 1}}}}
 }
 
-// drawn draws a picture as pixels, without encoding: under the race detector encoding takes most of
-// a test's time.
+// drawn draws a picture as pixels: encoding is slow under the race detector.
 func drawn(t *testing.T, p *Picture) *raster {
 	f := testkit.Must(newFonts())(t)
 	l := p.layout(f)
@@ -34,8 +32,6 @@ func drawn(t *testing.T, p *Picture) *raster {
 	return r
 }
 
-// A name may contain markup or characters that XML forbids, and have any length: it adds no element
-// and no attribute, and the picture is as large as one with ordinary names.
 func TestHostileNames(t *testing.T) {
 	for name, text := range map[string]string{
 		"markup":               `"/></text><script href='x'>&amp;]]><!--`,
@@ -92,8 +88,6 @@ func elements(t *testing.T, svg []byte) {
 	}
 }
 
-// Infinite values, NaN and the largest numbers are drawn somewhere, and appear in the file as valid
-// numbers.
 func TestValuesWithoutAPlace(t *testing.T) {
 	for _, v := range []float64{math.Inf(1), math.Inf(-1), math.NaN(), math.MaxFloat64, -math.MaxFloat64} {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {

@@ -13,15 +13,15 @@ const (
 	width     float64 = 900
 	margin    float64 = 24
 	headLine  float64 = 24 // from the margin to the subtitle
-	headRoom  float64 = 52 // title and subtitle
+	headRoom  float64 = 52
 	axisRoom  float64 = 52 // left of panels
 	nameRoom  float64 = 236
 	panelLow  float64 = 150 // the least height of a panel
 	panelHead float64 = 26
-	panelFoot float64 = 34 // numbers of the axis, and the space between panels
+	panelFoot float64 = 34 // with the axis's numbers
 	nameLine  float64 = 14
 	lostLine  float64 = 5
-	lostRoom  float64 = 12 // minimum for the rows of all series with losses
+	lostRoom  float64 = 12 // at least, for the rows of all series with losses
 	barThick  float64 = 8
 	barGap    float64 = 7
 	barsHead  float64 = 48
@@ -36,30 +36,26 @@ var (
 	frame = color.NRGBA{0x99, 0x99, 0x99, 0xff}
 	alarm = color.NRGBA{0xb0, 0x00, 0x20, 0xff}
 
-	// lines has the colours of lines: the set of Okabe and Ito (Color Universal Design, 2008), which
-	// the colour-blind can distinguish, with two dark colours of Tol's instead of yellow and black. If
-	// there are more lines, colours repeat, and the lines are dashed.
+	// lines has the colours of lines: the set of Okabe and Ito (Color Universal Design, 2008), with two dark
+	// colours of Tol's instead of yellow and black.
 	lines = []color.NRGBA{{0x00, 0x72, 0xb2, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff},
 		{0xcc, 0x79, 0xa7, 0xff}, {0x56, 0xb4, 0xe9, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x33, 0x22, 0x88, 0xff},
 		{0x88, 0x22, 0x55, 0xff}}
 	dashes = [][]float64{nil, {5, 2}, {1.5, 1.5}, {7, 2, 1.5, 2}}
 
-	// fills are the colours of bars: one dark, one light, and neither is the colour of a line.
 	fills = []color.NRGBA{{0x2f, 0x4b, 0x6e, 0xff}, {0xa9, 0xbc, 0xd0, 0xff}}
 )
 
-// layout has the sizes of the parts of a picture, and the position up to which it is drawn.
 type layout struct {
 	*Picture
 	f      *fonts
 	height float64
-	panels []float64 // heights of the panels' areas within the axes
+	panels []float64 // heights within the axes
 	x, y   axis
 	c      canvas
-	pen    float64 // height above the lower edge: everything that lies higher has been drawn
+	pen    float64 // what lies higher above the lower edge has been drawn
 }
 
-// layout computes the sizes of all parts of the picture.
 func (p *Picture) layout(f *fonts) *layout {
 	l := &layout{Picture: p, f: f, height: 2*margin + headRoom, panels: make([]float64, len(p.Panels))}
 	var end, high float64
@@ -95,7 +91,7 @@ func (p *Picture) layout(f *fonts) *layout {
 	return l
 }
 
-// strip returns the height of the rows for n series that have lost packets.
+// strip returns the height of n series' rows of losses.
 func strip(n int) float64 {
 	if n == 0 {
 		return 0
@@ -110,11 +106,9 @@ func (s *Series) lost() (n uint64) {
 	return n
 }
 
-// row returns the height of the bars of one name.
 func (b *Bars) row() float64 { return float64(len(b.Groups))*barThick + barGap }
 
-// Bounds of the values for which an axis can be made, so that its ticks and their distance are
-// normal float64s.
+// Between these bounds an axis' ticks and their distance are normal float64s.
 const tiniest, hugest = 1e-300, 1e300
 
 // axis goes from 0 to to, with ticks at round numbers.
@@ -123,8 +117,8 @@ type axis struct {
 	digits   int
 }
 
-// newAxis makes an axis for values of at most high, with about n ticks. If high is out of the
-// bounds, or not a number, the axis ends at 1.
+// newAxis makes an axis for values of at most high, with about n ticks. If high is out of the bounds, or not a
+// number, it ends at 1.
 func newAxis(high float64, n int) axis {
 	if !(high > tiniest && high < hugest) {
 		high = 1
@@ -140,7 +134,6 @@ func newAxis(high float64, n int) axis {
 	return axis{to: math.Ceil(high/step) * step, step: step, digits: max(0, -int(math.Floor(math.Log10(step)+1e-9)))}
 }
 
-// ticks returns the values at which the axis has numbers.
 func (a axis) ticks() (marks []float64) {
 	for i := 0.; i*a.step <= a.to*(1+1e-9); i++ {
 		marks = append(marks, i*a.step)
@@ -155,8 +148,6 @@ func (a axis) label(v float64) string {
 	return strconv.FormatFloat(v, 'f', a.digits, 64)
 }
 
-// place returns the coordinate of a value on an axis that is drawn between the coordinates from and
-// to.
 func (a axis) place(v float64, from, to float64) float64 {
 	return from + v/a.to*(to-from)
 }

@@ -11,30 +11,30 @@ import (
 type Picture struct {
 	Title, Subtitle string
 	Panels          []Panel
-	Bars            *Bars  // nil: none
-	Footnote        string // below everything, small
+	Bars            *Bars
+	Footnote        string // below everything
 }
 
 // Panel has values over time. All panels of a picture have the same axes.
 type Panel struct {
 	Title  string
-	Unit   string // unit of the values
+	Unit   string
 	Series []Series
 	Marks  []Mark
-	Limit  *Limit // nil: none
+	Limit  *Limit
 }
 
-// Series is a line. Its colour depends on its place in the panel.
+// Series is a line.
 type Series struct {
 	Name      string
-	Intervals []Interval // in order
-	Mean      float64    // the number that the legend shows beside the name
+	Intervals []Interval
+	Mean      float64 // beside the name in the legend
 }
 
-// Interval has a value from a time to a time, in seconds. Where the next one begins later, the line has a gap.
+// Interval has a value from a time to a time, in seconds. The line has a gap where the next one begins later.
 type Interval struct {
 	From, To, Value float64
-	Lost            uint64 // packets; if there are any, the interval is marked below the panel
+	Lost            uint64 // packets
 }
 
 // Mark is a vertical line with a text.
@@ -49,7 +49,7 @@ type Limit struct {
 	Text string
 }
 
-// Bars has horizontal bars beside names, in columns. Each name has a bar of each group in each column.
+// Bars has horizontal bars beside names, in columns, with a bar of each group for each name.
 type Bars struct {
 	Title   string
 	Names   []string
@@ -60,9 +60,9 @@ type Bars struct {
 // Column has the values of bars.
 type Column struct {
 	Title  string
-	Values [][]float64 // by group, then by name; negative: there is none
+	Values [][]float64 // by group, then by name; negative: none
 	Format func(float64) string
-	Full   float64 // a line is drawn here; 0: none
+	Full   float64 // a line there; 0: none
 }
 
 // Format returns the format of a picture file by the end of the file's name.
@@ -74,7 +74,7 @@ func Format(file string) (string, error) {
 	return "", fmt.Errorf("%s: .svg or .png", file)
 }
 
-// scale is how many pixels a PNG has for a point: two, for displays with many pixels.
+// scale is pixels per point in a PNG.
 const scale = 2
 
 // Write writes the picture in a format that Format has returned.

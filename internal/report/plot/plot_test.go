@@ -25,7 +25,7 @@ func sample() *Picture {
 			for k := range 20 {
 				v := Interval{From: float64(k) / 20, To: float64(k+1) / 20, Value: float64(100 + i*k%7)}
 				if k == 10 {
-					v.From += 0.01 // a gap
+					v.From += 0.01
 				}
 				if i == k {
 					v.Lost = 1234
@@ -44,12 +44,11 @@ func sample() *Picture {
 	return p
 }
 
-// size returns the size of a picture as a PNG, in pixels.
+// size is in pixels.
 func size(t *testing.T, p *Picture) (w, h int) {
 	return pixels(width), pixels(p.layout(testkit.Must(newFonts())(t)).height)
 }
 
-// words returns all texts of an SVG.
 func words(t *testing.T, svg []byte) (list []string) {
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for {
@@ -115,7 +114,6 @@ func TestPNGIsAsLargeAsSaid(t *testing.T) {
 	}
 }
 
-// The picture contains the colour of each line and of each group of bars.
 func TestLinesHaveTheirColours(t *testing.T) {
 	var b bytes.Buffer
 	testkit.OK(t, sample().Write(&b, "png"))
@@ -143,7 +141,6 @@ func TestFormatIsByTheFilesName(t *testing.T) {
 	}
 }
 
-// failing is a writer that always fails.
 type failing struct{ error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.error }
@@ -168,8 +165,6 @@ func TestAxisHasRoundNumbers(t *testing.T) {
 	}
 }
 
-// A line goes through the middles of its intervals, and has a gap between intervals that are not
-// adjacent.
 func TestLineHasGaps(t *testing.T) {
 	s := Series{Intervals: []Interval{{From: 0, To: 2, Value: 5}, {From: 2, To: 4, Value: 7}, {From: 6, To: 8, Value: 1}}}
 	testkit.Equal(t, "points", fmt.Sprint(s.points()), "[[{0 5} {1 5} {3 7} {4 7}] [{6 1} {7 1} {8 1}]]")

@@ -8,7 +8,6 @@ import (
 	"git.sr.ht/~sbinet/gg"
 )
 
-// raster is a canvas of pixels, for PNG.
 type raster struct {
 	pixels *gg.Context
 	scale  float64 // pixels in a point

@@ -11,12 +11,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A dash that reaches a corner continues after it, and so does a gap.
 func TestDashesGoRoundCorners(t *testing.T) {
 	for name, c := range map[string]struct {
 		line   []point
 		dashes []float64
-		want   string // from point to point along the line: # is ink, . is none
+		want   string // along the line: # is ink, . is none
 	}{
 		"no dashes":           {[]point{{0, 5}, {9, 5}}, nil, "#########"},
 		"a corner in a dash":  {[]point{{0, 5}, {4, 5}, {4, 9}}, []float64{3, 1}, "###.###."},
@@ -41,11 +40,9 @@ func TestDashesGoRoundCorners(t *testing.T) {
 	}
 }
 
-// pixel returns the colour of a pixel.
 func (r *raster) pixel(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
 
-// Around a line's points, whatever the angle between its parts, there is ink up to half of the
-// line's width, and none beyond. Overlapping parts do not cancel out.
+// Around a line's points there is ink up to half of its width, and none beyond.
 func TestLinesAreAsWideAtCorners(t *testing.T) {
 	const width, size = 20, 200
 	black := color.NRGBA{A: 0xff}
@@ -72,8 +69,7 @@ func TestLinesAreAsWideAtCorners(t *testing.T) {
 	}
 }
 
-// distance returns a point's distance from a line's part, and whether the point is beside the part
-// rather than before its start or after its end.
+// distance returns a point's distance from a line's part, and whether the point is beside it.
 func distance(p, a, b point) (d float64, beside bool) {
 	length := math.Hypot(b.x-a.x, b.y-a.y)
 	if length == 0 {
@@ -85,8 +81,7 @@ func distance(p, a, b point) (d float64, beside bool) {
 	return math.Hypot(p.x-a.x-(b.x-a.x)*along/length, p.y-a.y-(b.y-a.y)*along/length), beside
 }
 
-// The text of a PNG has the measured width, and is at its place: left of the point, right of it or
-// around it.
+// The text of a PNG has the measured width.
 func TestTextIsWhereItsPointIs(t *testing.T) {
 	f := testkit.Must(newFonts())(t)
 	for _, up := range []bool{false, true} {

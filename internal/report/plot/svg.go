@@ -10,12 +10,10 @@ import (
 	"strings"
 )
 
-// svg is a canvas that writes what is drawn as elements of SVG 1.1. A viewer chooses the font, so it is also the
-// viewer that puts a text left of a point or around it.
+// svg is a canvas that writes elements of SVG 1.1. The viewer chooses the font and places a text.
 type svg struct{ elements bytes.Buffer }
 
-// newSVG begins a file for a sheet of a size. The first font is the one by which texts were measured. The others are
-// as wide, for viewers without it.
+// newSVG begins a file. Texts were measured with the first font; the others are as wide.
 func newSVG(width, height float64) *svg {
 	s := new(svg)
 	w, h := decimal(width), decimal(height)
@@ -63,7 +61,6 @@ func (s *svg) text(t style, base point, words string) {
 	s.elements.WriteString("\">" + escape.Replace(words) + "</text>\n")
 }
 
-// path writes a path element up to the beginning of its style's text.
 func (s *svg) path(points []point, end string) {
 	s.elements.WriteString(`<path d="`)
 	for i, p := range points {
@@ -72,7 +69,6 @@ func (s *svg) path(points []point, end string) {
 	s.elements.WriteString(end + `" style="`)
 }
 
-// style writes a property, such as fill, with a colour.
 func (s *svg) style(property string, c color.NRGBA) {
 	fmt.Fprintf(&s.elements, "%s:#%02x%02x%02x", property, c.R, c.G, c.B)
 	if c.A != 0xff {
@@ -86,11 +82,10 @@ func (s *svg) encode(w io.Writer) error {
 	return err
 }
 
-// escape replaces the characters that XML 1.0 allows only as references in elements and in
-// attributes (2.4). clean has already removed the characters that XML does not allow at all.
+// escape replaces the characters that XML 1.0 allows only as references (2.4).
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
 
-// decimal writes a number with at most two decimals: a hundredth of a point is less than what a screen shows.
+// decimal writes a number with at most two decimals.
 func decimal(v float64) string {
 	return strconv.FormatFloat(math.Round(v*100)/100+0, 'f', -1, 64) // -0 + 0 is 0
 }

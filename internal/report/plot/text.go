@@ -6,11 +6,9 @@ import (
 	"unicode"
 )
 
-// longest is the maximum number of characters of a text, more than the picture's width has room
-// for. It bounds the time for a text, and the text's part of an SVG, however long a name is.
+// longest bounds the characters of a text: more than the picture has room for.
 const longest = 600
 
-// style has the look of a text, and the text's position relative to its point.
 type style struct {
 	size  float64
 	bold  bool
@@ -40,8 +38,7 @@ func (f *fonts) fit(s style, t string, most float64) string {
 	return string([]rune(t)[:max(n, 1)]) + dots
 }
 
-// clean leaves out newlines and other characters that are not printable, and all characters after
-// the first longest ones.
+// clean leaves out characters that are not printable, and all after the first longest ones.
 func clean(t string) string {
 	var b strings.Builder
 	n := 0

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Doctor prints each fact, with its fix if it has one, and at the end whether `vnic run` can run guests in QEMU.
+// Doctor prints each fact, with its fix if it has one, and at the end whether `vnic run` can run guests in
+// QEMU.
 func Doctor(w io.Writer, rep *qemu.Report) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range rep.Facts {

@@ -1,5 +1,4 @@
-// Package show shows the user of a command its progress and its results: progress and notes on
-// stderr, tables and JSON on stdout.
+// Package show shows the user of a command its progress and its results.
 package show
 
 import (
@@ -15,10 +14,9 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Text from guests, servers, files and other programs may have control codes for the terminal. These functions remove
-// them by agent.Plain. TestEachPrintIsPlain finds code that prints such text in another way.
+// Texts from elsewhere may have control codes for the terminal. These functions remove them by agent.Plain.
 
-// Text prints, for people, the text that f writes, without control codes.
+// Text prints the text that f writes, without control codes.
 func Text(w io.Writer, f func(io.Writer) error) error {
 	var b, clean strings.Builder
 	err := f(&b)
@@ -39,13 +37,13 @@ func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error 
 	return Text(w, table)
 }
 
-// JSON prints v as one JSON object, for programs.
+// JSON prints v as one JSON object.
 func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error { return report.Encoder(w).Encode(v) })
 }
 
-// Encoded prints the JSON that f writes, and escapes control codes for terminals. encoding/json
-// escapes those below U+0020 only.
+// Encoded prints the JSON that f writes, and escapes control codes for terminals: encoding/json escapes those
+// below U+0020 only.
 func Encoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := f(&b); err != nil {
@@ -53,7 +51,7 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	}
 	var clean strings.Builder
 	for _, r := range b.String() {
-		if r != '\n' && agent.Obeyed(r) { // only strings have such characters
+		if r != '\n' && agent.Obeyed(r) {
 			fmt.Fprintf(&clean, `\u%04x`, r)
 		} else {
 			clean.WriteRune(r)
@@ -63,8 +61,8 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Plainly formats a message of vnic's. An argument may be text of a guest or another program:
-// Plainly formats each argument in one line, without control codes for the terminal.
+// Plainly is fmt.Sprintf for untrusted arguments: it formats each in one line, without control codes for the
+// terminal.
 func Plainly(format string, args ...any) string {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet checks Plainly's callers as Sprintf's
@@ -80,8 +78,7 @@ func Plainly(format string, args ...any) string {
 
 func isInt(a any) bool { _, ok := a.(int); return ok }
 
-// inLine wraps an argument of fmt's functions. They format it in one line, without control codes for the terminal
-// (agent.Plain).
+// inLine wraps an argument, for Plainly.
 type inLine struct{ v any }
 
 // Format implements fmt.Formatter. It replaces ends of lines by "; ".
@@ -96,16 +93,16 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// colored reports whether to write colours to w (https://no-color.org).
+// colored follows https://no-color.org.
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
-// Red returns s in red, one of the eight basic colours, if w shows colours.
+// Red returns s in red if w shows colours.
 func Red(w io.Writer, s string) string { return Paint(w, "31", s) }
 
-// Green returns s in green, if w shows colours.
+// Green returns s in green if w shows colours.
 func Green(w io.Writer, s string) string { return Paint(w, "32", s) }
 
-// Yellow returns s in yellow, if w shows colours.
+// Yellow returns s in yellow if w shows colours.
 func Yellow(w io.Writer, s string) string { return Paint(w, "33", s) }
 
 // Paint returns s with the codes of a colour around it, if w shows colours.

@@ -12,8 +12,8 @@ import (
 // Repaint writes successive versions of a text: on a terminal over the previous one, elsewhere below it.
 type Repaint struct {
 	w     io.Writer
-	size  func() (width, height int) // of the terminal; nil: w is no terminal
-	lines int                        // how many the previous version has
+	size  func() (width, height int) // nil: w is no terminal
+	lines int                        // of the previous version
 }
 
 func NewRepaint(w io.Writer) *Repaint {

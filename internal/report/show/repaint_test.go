@@ -20,8 +20,7 @@ func numbered(n int) func(io.Writer) error {
 	}
 }
 
-// On a terminal a view is painted over the previous one. It is cut to the screen's width and
-// height: else the next view would not cover it.
+// A view is cut to the screen's size, so that the next one covers it.
 func TestViewIsPaintedOverTheLast(t *testing.T) {
 	var b strings.Builder
 	r := &Repaint{w: &b, size: func() (int, int) { return 10, 5 }}

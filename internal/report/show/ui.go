@@ -18,23 +18,23 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// UI shows a user on stderr what a command does: on a terminal as one progress line, which it removes at the end,
-// elsewhere as plain lines, few enough for a log.
+// UI shows what a command does: on a terminal as one progress line, elsewhere as plain lines, few enough for a
+// log.
 type UI struct {
 	w     io.Writer
 	tty   bool
-	quiet bool // show notes and log lines only
-	crlf  bool // w is a terminal, even one without control codes
-	Times bool // notes begin with the time of day, as log lines do
+	quiet bool // notes and log lines only
+	crlf  bool // a terminal, even one without control codes
+	Times bool // begin notes with the time of day
 
-	mu    sync.Mutex // guards the fields below, and writes to w
+	mu    sync.Mutex // guards the following, and writes to w
 	given bool       // a guest's program uses the terminal, which may be raw
-	doing string     // what the progress line shows
-	part  uint64     // how many quarters, or how many steps, of doing are done
+	doing string
+	part  uint64 // quarters, or steps, of doing that are done
 	bar   *progressbar.ProgressBar
-	since time.Time     // when doing began; zero: the line shows bar, or nothing
-	stop  chan struct{} // closed by Done
-	once  sync.Once     // closes stop
+	since time.Time // beginning of doing; zero: the line shows bar, or nothing
+	stop  chan struct{}
+	once  sync.Once
 	wg    sync.WaitGroup
 }
 
@@ -46,7 +46,7 @@ func New(w io.Writer, quiet bool) *UI {
 	return u
 }
 
-// tick repaints the line of something with an unknown length, with the time since it began.
+// tick repaints the line of something with an unknown length.
 func (u *UI) tick() {
 	t := time.NewTicker(200 * time.Millisecond)
 	defer t.Stop()
@@ -62,7 +62,6 @@ func (u *UI) tick() {
 	}
 }
 
-// paint draws the line of something with an unknown length.
 func (u *UI) paint() {
 	if u.since.IsZero() {
 		return
@@ -87,7 +86,7 @@ func (u *UI) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines makes lines begin in the first column of a terminal even if that is raw.
+// lines makes lines begin in the first column even if the terminal is raw.
 func (u *UI) lines(s string) string {
 	if u.given && u.crlf {
 		return strings.ReplaceAll(s, "\n", "\r\n")
@@ -95,7 +94,7 @@ func (u *UI) lines(s string) string {
 	return s
 }
 
-// Note shows a note to the user, even if u is quiet. It prints the arguments without control codes.
+// Note shows a note, even if u is quiet, with its arguments by Plainly.
 func (u *UI) Note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,14 +106,13 @@ func (u *UI) Note(format string, args ...any) {
 	_, _ = io.WriteString(u.w, u.lines(Yellow(u.w, "note:")+" "+text+"\n"))
 }
 
-// doingWhat has the text that a terminal shows for a stage.
 var doingWhat = map[string]string{
 	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting guests",
 	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting",
 	"verify": "digesting what arrived",
 }
 
-// Stage shows that a stage begins. Elsewhere than on a terminal it does so for the first round of a mode only.
+// Stage shows that a stage begins. Elsewhere than on a terminal it prints only the first round's stages.
 func (u *UI) Stage(s session.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -157,7 +155,6 @@ func (u *UI) Sizes(mode string, done, total uint64) {
 	u.step(fmt.Sprintf("%s: size %d of %d", mode, min(done+1, total), total), line)
 }
 
-// step shows what on a terminal, and line elsewhere, unless line is "".
 func (u *UI) step(what, line string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -190,11 +187,9 @@ func (u *UI) Fetch(p assets.Progress) {
 	}
 }
 
-// fewest is the smallest number of steps for which count prints a line.
 const fewest = 25
 
-// count shows how many steps of an unknown number are done. Elsewhere than on a terminal it prints
-// a line at fewest, at twice as many, and so on.
+// count shows how many steps of an unknown number are done.
 func (u *UI) count(what string, done uint64) {
 	switch {
 	case u.tty:
@@ -227,7 +222,6 @@ func (u *UI) ClearLine() {
 	u.end()
 }
 
-// advance shows how much of something with a known length is done.
 func (u *UI) advance(what string, done, total uint64) {
 	if !u.tty {
 		if what != u.doing {
@@ -254,9 +248,9 @@ func (u *UI) advance(what string, done, total uint64) {
 	_ = u.bar.Set64(int64(min(done, total)))
 }
 
-// barWidth returns how many columns a bar has beside the text what, so that the line fits the terminal.
+// barWidth returns how many columns a bar has beside the text what.
 func barWidth(w io.Writer, what string) int {
-	const most, least, beside = 24, 4, 36 // beside: columns for percent, rate and times
+	const most, least, beside = 24, 4, 36 // beside: for percent, rate and times
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
 			return min(most, max(least, columns-len(what)-beside))
@@ -265,8 +259,8 @@ func barWidth(w io.Writer, what string) int {
 	return most
 }
 
-// completed shows that something with a known length is complete: it fills the bar, or prints a
-// line if earlier lines have shown a part of it. It must not be called after a failure.
+// completed fills the bar, or prints a line if earlier lines have shown a part. It must not be called after a
+// failure.
 func (u *UI) completed() {
 	switch {
 	case u.bar != nil:
@@ -277,7 +271,6 @@ func (u *UI) completed() {
 	}
 }
 
-// spin shows that something with an unknown length runs, and for how long.
 func (u *UI) spin(what string) {
 	u.end()
 	u.doing, u.since, u.part = what, time.Now(), 0
@@ -295,7 +288,7 @@ func (u *UI) end() {
 	u.bar, u.since = nil, time.Time{}
 }
 
-// Done removes the progress line, for good. Further calls do nothing.
+// Done removes the progress line, for good. It may be called again.
 func (u *UI) Done() {
 	u.mu.Lock()
 	u.end()
@@ -304,7 +297,7 @@ func (u *UI) Done() {
 	u.wg.Wait()
 }
 
-// Doing shows what the command does. "" means that the guests' job begins: Doing then removes the line.
+// Doing shows what the command does; "": the guests' job begins, and the line goes.
 func (u *UI) Doing(what string) {
 	if what == "" {
 		spare.JobBegins()
@@ -320,14 +313,14 @@ func (u *UI) Doing(what string) {
 	}
 }
 
-// Fetching makes o log to u and show its progress there. It returns the log, which has errors, or with verbose all
+// Fetching makes o log to u and show its progress there. It returns the log: of errors, or with verbose of all
 // messages.
 func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
 	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
 	return o.Log
 }
 
-// Log returns a log of messages of at least this level, or with verbose of all messages.
+// Log returns a log of messages of at least this level, or with verbose of all.
 func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	if verbose {
 		level = slog.LevelDebug
@@ -335,5 +328,5 @@ func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// TimeOfDay returns the time with which messages of long-running commands begin.
+// TimeOfDay returns the time without the date.
 func TimeOfDay() string { return time.Now().Format(time.TimeOnly) }

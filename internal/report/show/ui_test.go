@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// screen returns what a terminal shows after b was written to it, for the few sequences that
-// package show uses.
+// screen returns what a terminal shows, for the sequences of package show.
 func screen(t *testing.T, b string) string {
 	t.Helper()
 	lines := [][]rune{nil}
@@ -56,7 +55,6 @@ func screen(t *testing.T, b string) string {
 	return s.String()
 }
 
-// On a terminal there is one progress line, and at the end none.
 func TestTerminalHasOneProgressLine(t *testing.T) {
 	var b bytes.Buffer
 	u := &UI{w: &b, tty: true, stop: make(chan struct{})}
@@ -101,7 +99,6 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	shows("note: this is untested\na log line\n")
 }
 
-// Without a terminal progress is written as lines, few for many rounds; a quiet UI writes only notes.
 func TestLogHasFewLines(t *testing.T) {
 	play := func(quiet bool) string {
 		var b bytes.Buffer
@@ -119,7 +116,7 @@ func TestLogHasFewLines(t *testing.T) {
 				u.Stage(session.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
 				if s == "transfer" {
 					u.Progress("devmem", uint64(round)*10-5, 100)
-					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the last progress report may be below 100 %
+					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the last report may be below 100 %
 				}
 			}
 		}
@@ -149,7 +146,6 @@ stage: verify
 	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
 }
 
-// rude is a report with a server's text, which has control characters.
 type rude struct{}
 
 func (rude) Table(w io.Writer) error {
@@ -157,7 +153,6 @@ func (rude) Table(w io.Writer) error {
 	return err
 }
 
-// Text from servers and guests cannot control a terminal.
 func TestServersWordsAreShownPlain(t *testing.T) {
 	var b strings.Builder
 	testkit.OK(t, Text(&b, rude{}.Table))
@@ -166,8 +161,6 @@ func TestServersWordsAreShownPlain(t *testing.T) {
 
 const rudeText = "a\x1b[31mb\x07c\u009b31md\u202egpj\u2028e\x7f"
 
-// A note shows text from a guest's set-up, or from a server's error, as one line without control
-// characters.
 func TestNotesArePlain(t *testing.T) {
 	type named string
 	for name, arg := range map[string]any{"string": rudeText, "error": errors.New(rudeText), "named": named(rudeText),
@@ -185,7 +178,6 @@ func TestNotesArePlain(t *testing.T) {
 	}
 }
 
-// JSON escapes characters that control a terminal; read again, it is unchanged.
 func TestJSONIsPlain(t *testing.T) {
 	in := map[string]string{rudeText: rudeText + "\u2066\u061c \"ü\" 你好 \U0001f600"}
 	var b strings.Builder

@@ -16,8 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Change applies a change and returns its error; other requests are answered with a snapshot or an
-// error.
 func TestChange(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{})
@@ -60,7 +58,6 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// answer accepts a client, reads its request, and sends says.
 func answer(l net.Listener, says string) {
 	c, err := l.Accept()
 	if err != nil {
@@ -71,7 +68,6 @@ func answer(l net.Listener, says string) {
 	_, _ = io.WriteString(c, says)
 }
 
-// tell sends a line to the server, and returns the answer.
 func tell(t *testing.T, dir, line string) string {
 	c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 	defer c.Close()
@@ -81,10 +77,7 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// A client of another protocol version is refused by one line that names both versions, in a form
-// that a client of vnic 780d5150 prints, too: that client sends nothing to get a snapshot, prints the
-// error of a change, and reports an answer without a schema as one of another version. A client of the
-// same protocol is answered, whatever its vnic version.
+// vnic 780d5150 prints the refusal too: it sends nothing to get a snapshot.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {
@@ -98,7 +91,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 		`{"id":1,"op":"snapshot","hello":{"protocol":3,"vnic":"v9"}}` + "\n": "who asks is of vnic v9 (protocol 3)",
 		`{"id":1,"op":"snapshot","hello":{"protocol":2,"vnic":"v9"}}` + "\n": "",
 	} {
-		var old struct { // the answer's type in vnic 780d5150
+		var old struct { // in vnic 780d5150
 			Done   bool
 			Error  string
 			Schema int
@@ -114,9 +107,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A client refuses a server of another protocol version by one line that names both versions. A server
-// of vnic 780d5150 sends counters if it has not received the request in time, else an error that it does
-// not know the request.
+// A server of vnic 780d5150 sends counters if it has not received the request in time.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

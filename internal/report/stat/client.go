@@ -21,19 +21,19 @@ import (
 // ErrNone means that no vnic with the given process id, or of this user, is running.
 var ErrNone = errors.New("no vnic of this user is running")
 
-// A client sends one of these two requests, and the server answers it (package jsonlines).
+// A client sends one of these requests, and the server answers it (package jsonlines).
 const (
-	protocol   = 2          // version 780d5150 of vnic sends no protocol version, which counts as 1
+	protocol   = 2          // a message without a version counts as 1
 	opSnapshot = "snapshot" // the answer is a Snapshot
-	opSet      = "set"      // args is a text for lab.ParseChange
+	opSet      = "set"      // args: a text for lab.ParseChange
 
 	maxRequest  = 4 << 10  // bytes
-	maxSnapshot = 64 << 20 // bytes: 64 ports of 128 queue pairs are 4 MB
+	maxSnapshot = 64 << 20 // 64 ports of 128 queue pairs are 4 MB
 )
 
-// Find asks every vnic of this user for a snapshot, and returns the longest running vnic first. It leaves out a vnic
-// that does not answer, or has another version of the protocol. If there is no other, the error is the refusal of a
-// vnic with another version, else ErrNone.
+// Find asks the vnics of this user for snapshots, and returns the longest running vnic first. It leaves out a
+// vnic that does not answer, or has another version of the protocol. If none is left, the error is such a
+// vnic's refusal, else ErrNone.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
 	var refused error
@@ -55,13 +55,11 @@ func Find(ctx context.Context) ([]*Snapshot, error) {
 	return found, nil
 }
 
-// began returns when the process began.
 func (s *Snapshot) began() time.Time {
 	return s.Time.Add(-time.Duration(s.Uptime * float64(time.Second)))
 }
 
-// Read asks the vnic with process id pid for a snapshot. The error is ErrNone if that vnic is not
-// running.
+// Read asks the vnic with process id pid for a snapshot. The error is ErrNone if that vnic is not running.
 func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	snap := new(Snapshot)
 	if err := askOne(ctx, pid, opSnapshot, nil, snap); err != nil {
@@ -70,13 +68,11 @@ func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	return snap, nil
 }
 
-// Change sends a change of the lab to a vnic. ErrNone means that there is no such vnic; another error may be the
-// vnic's reason to refuse.
+// Change sends a change of the lab to a vnic. ErrNone: there is no such vnic; another error may be its refusal.
 func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
 }
 
-// askOne sends a request to the vnic with this process id.
 func askOne(ctx context.Context, pid int, op string, args, out any) error {
 	for p, path := range running() {
 		if p != pid {
@@ -92,8 +88,7 @@ func askOne(ctx context.Context, pid int, op string, args, out any) error {
 	return errNone(fmt.Sprintf(" as process %d", pid))
 }
 
-// errNone returns an ErrNone that lists the searched directories, and why a directory was not
-// searched.
+// errNone returns an ErrNone that lists the searched directories.
 func errNone(who string) error {
 	var places []string
 	for _, path := range candidates() {
@@ -109,14 +104,14 @@ func errNone(who string) error {
 	return fmt.Errorf("%w%s: looked in %s", ErrNone, who, strings.Join(places, ", "))
 }
 
-// running yields the process id and the socket's path for each vnic that may be running. A path is valid until the
-// loop's next iteration.
+// running yields process ids and socket paths of vnics that may be running. A path is valid until the loop's
+// next iteration.
 func running() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		for _, dir := range candidates() {
 			d, err := openDir(dir, false)
 			if err != nil {
-				continue // the directory does not exist, or is not trusted
+				continue
 			}
 			for pid, name := range sockets(d) {
 				if !yield(pid, within(d, name)) {
@@ -129,7 +124,6 @@ func running() iter.Seq2[int, string] {
 	}
 }
 
-// ask sends a request to a vnic and decodes the answer into out.
 func ask(ctx context.Context, path string, pid int, op string, args, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.LocalServer.Here())
 	defer cancel()
@@ -143,7 +137,7 @@ func ask(ctx context.Context, path string, pid int, op string, args, out any) er
 	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: p, MaxRequest: maxRequest, Strict: true,
 		Closed: func(err error) error {
 			switch {
-			case err == jsonlines.ErrNoMessage: // JSON, but no Message: another version of the protocol
+			case err == jsonlines.ErrNoMessage: // another version of the protocol
 				return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
 			case errors.Is(err, jsonlines.ErrNoMessage), errors.Is(err, jsonlines.ErrTooLong):
 				return fmt.Errorf("what it says cannot be read: %w", err)

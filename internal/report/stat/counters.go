@@ -8,18 +8,18 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// counter describes one counter of a T: JSON, table and metrics are made from it.
+// counter describes one counter of a T, for JSON, table and metrics.
 type counter[T any] struct {
-	key    string // JSON key, which is API; ends in "bytes" if the counter counts bytes
-	column string // heading in the table; "": not in the table
-	metric string // name of the metric; "": no metric
+	key    string // in JSON, which is API; ends in "bytes" if the counter counts bytes
+	column string // in the table; "": not there
+	metric string // "": none
 	help   string
-	labels []string // further labels of the metric, as pairs of name and value
+	labels []string // pairs of name and value
 	value  func(*T) *uint64
 }
 
-// Direction has the counters of one half of a queue pair. Payload is counted by the memory to which it was written
-// (rx) or in which it lay (tx).
+// Direction has the counters of one half of a queue pair. Payload is counted by the memory to which it was
+// written (rx) or in which it lay (tx).
 type Direction control.DirCounters
 
 const (
@@ -27,8 +27,7 @@ const (
 	engineHelp  = "Bytes that GPU engines worked on."
 )
 
-// directionCounters are the counters of each half of a queue pair; control.DirCounters describes them. The first
-// counts packets.
+// directionCounters are the counters of each half of a queue pair. The first counts packets.
 var directionCounters = []counter[Direction]{
 	{"packets", "PACKETS", "packets_total", "Packets of a queue, as the guest saw or sent them.", nil,
 		func(d *Direction) *uint64 { return &d.Packets }},
@@ -50,10 +49,8 @@ var directionCounters = []counter[Direction]{
 		func(d *Direction) *uint64 { return &d.DroppedBytes }},
 }
 
-// dropsColumn is the heading of the column that also has the link's drops.
 const dropsColumn = "DROPS"
 
-// bytes returns the sum of header and payload bytes.
 func (d *Direction) bytes() uint64 {
 	return d.HeaderBytes + d.DeviceBytes + d.GPUFileBytes + d.HostBytes
 }
@@ -93,7 +90,6 @@ func (e EngineCounters) MarshalJSON() ([]byte, error) { return marshal(engineCou
 // UnmarshalJSON implements json.Unmarshaler.
 func (e *EngineCounters) UnmarshalJSON(b []byte) error { return unmarshal(engineCounters, e, b) }
 
-// marshal writes counters in the order of their list.
 func marshal[T any](list []counter[T], v *T) ([]byte, error) {
 	b := []byte{'{'}
 	for i, c := range list {
@@ -106,7 +102,7 @@ func marshal[T any](list []counter[T], v *T) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// unmarshal reads the counters that b contains. Another version of vnic may send more, or fewer.
+// unmarshal reads the counters that b contains.
 func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(b, &m); err != nil {
@@ -122,8 +118,7 @@ func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	return nil
 }
 
-// collect calls count for each counter of v that has a metric, with labels before the counter's
-// own.
+// collect calls count for each counter of v that has a metric, with labels before the counter's own.
 func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) {
 	for _, c := range list {
 		if c.metric != "" {
@@ -132,7 +127,6 @@ func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) 
 	}
 }
 
-// cell returns the counter's cell of the table.
 func (c *counter[T]) cell(t *table, before, now *T) string {
 	if strings.HasSuffix(c.key, "bytes") {
 		return t.bytes(*c.value(before), *c.value(now))

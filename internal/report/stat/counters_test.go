@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// undeclared returns the names of the fields of a T that no counter of the list reads.
+// undeclared returns the fields of a T that no counter of the list reads.
 func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	t.Helper()
 	var v T
@@ -46,8 +46,7 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 	return slices.Sorted(maps.Values(names))
 }
 
-// TestEveryCounterIsShown: the JSON has all counters of the control channel except those listed
-// here.
+// TestEveryCounterIsShown: the JSON has all counters of the control channel but these.
 func TestEveryCounterIsShown(t *testing.T) {
 	if d := cmp.Diff([]string{"RetransBytes"}, undeclared(t, directionCounters)); d != "" {
 		t.Errorf("of a queue: %s", d) // only flow counters count retransmissions
@@ -57,8 +56,6 @@ func TestEveryCounterIsShown(t *testing.T) {
 	}
 }
 
-// TestCounterIsDeclaredOnce adds a counter to directionCounters, and finds it in the JSON, in the table
-// and in the metrics.
 func TestCounterIsDeclaredOnce(t *testing.T) {
 	was := directionCounters
 	t.Cleanup(func() { directionCounters = was })
@@ -108,8 +105,6 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	}
 }
 
-// Counters that are unknown or missing in another version's JSON are no error; a value that is not
-// a number is one.
 func TestCountersOfAnotherVersion(t *testing.T) {
 	var d Direction
 	if err := json.Unmarshal([]byte(`{"packets":3,"new":{"x":[1]}}`), &d); err != nil || d != (Direction{Packets: 3}) {

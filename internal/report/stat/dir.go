@@ -14,15 +14,12 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// suffix ends the name of a socket's file; the process's id precedes it.
 const suffix = ".sock"
 
-// EnvDir is the environment variable that names the directory of sockets; without it, see
-// candidates.
+// EnvDir is the environment variable that names the directory of sockets.
 const EnvDir = "VNIC_RUNTIME_DIR"
 
-// candidates returns the directories in which sockets may lie, best first. A server uses the first
-// that works; a client looks in all, because it may run in another environment than the server.
+// candidates returns the directories in which sockets may lie, best first.
 func candidates() (dirs []string) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return []string{dir}
@@ -39,9 +36,8 @@ func candidates() (dirs []string) {
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
-// openDir opens a directory of sockets; create: it makes the directory first if that does not
-// exist. Only this user may own or access the directory, so only this user can have put files
-// there.
+// openDir opens a directory of sockets; create: and makes it if it does not exist. Only this user may own or
+// access it.
 func openDir(path string, create bool) (*os.File, error) {
 	if create {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -51,11 +47,10 @@ func openDir(path string, create bool) (*os.File, error) {
 	return trusted.Private.OpenDir(path)
 }
 
-// within returns a path to name in an open directory. The path is short enough for a socket's
-// address, stays correct if the directory is renamed, and is valid while d is open.
+// within returns a path to name in an open directory: short enough for a socket's address, and valid while d is
+// open.
 func within(d *os.File, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name) }
 
-// sockets returns the names of the sockets in a directory, by process id.
 func sockets(d *os.File) map[int]string {
 	list := map[int]string{}
 	entries, _ := os.ReadDir(within(d, "."))
@@ -71,15 +66,13 @@ func sockets(d *os.File) map[int]string {
 // sweep removes the sockets of processes that have ended.
 func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
-		// A process in another PID namespace may have an id that no process has here, so sweep also
-		// checks that nobody listens at the socket. A process that is about to listen is alive.
+		// A process in another PID namespace may have an id that no process has here: removeStale checks for listeners.
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			removeStale(d, name)
 		}
 	}
 }
 
-// removeStale removes a socket at which no process listens.
 func removeStale(d *os.File, name string) {
 	if _, err := sockfile.Listening(within(d, name)); errors.Is(err, unix.ECONNREFUSED) {
 		_ = unix.Unlinkat(int(d.Fd()), name, 0)

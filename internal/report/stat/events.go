@@ -7,18 +7,17 @@ import (
 	"time"
 )
 
-// Bounds of events. A guest can cause any number of events, but they displace only kept events of its
-// own port.
+// A guest can cause any number of events, but they displace only events of its own port.
 const (
-	portEvents  = 256 // kept events of each port
-	shownEvents = 512 // events that read returns
+	portEvents  = 256 // of each port
+	shownEvents = 512 // that read returns
 )
 
-// events keeps the last portEvents events of each port. Any goroutine may add events.
+// events keeps the last portEvents events of each port, from any goroutine.
 type events struct {
 	mu    sync.Mutex
 	n     uint64
-	ports map[string][]Event // key: Event.Port, the lab's names of ports and links, which guests cannot choose
+	ports map[string][]Event // by Event.Port: a name that guests cannot choose
 }
 
 func (e *events) add(x Event) {
@@ -36,8 +35,8 @@ func (e *events) add(x Event) {
 	e.ports[x.Port] = append(list, x)
 }
 
-// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each. If there
-// are more events, it returns the last events of each port, with the same maximum for each port.
+// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each.
+// The maximum is the same for each port.
 func (e *events) read() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

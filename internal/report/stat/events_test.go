@@ -44,8 +44,6 @@ func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	}
 }
 
-// added finds the rules that a port's driver has added, and calls id at most three times the number of
-// rules in both lists.
 func TestChangesAreFoundInOneWalk(t *testing.T) {
 	looks := 0
 	id := func(r *control.FlowRule) uint32 { looks++; return r.ID }

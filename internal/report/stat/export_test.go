@@ -2,8 +2,7 @@ package stat
 
 var MetricsHandler = metricsHandler
 
-// HasLooked reports whether the lab's looker has read the rings of all ports that it was asked to
-// read.
+// HasLooked reports whether the lab's looker has done all that it was asked.
 func HasLooked(s *Server) bool {
 	l := s.lab.Load()
 	if l == nil {

@@ -8,33 +8,30 @@ import (
 	"time"
 )
 
-// expositionType is the Content-Type of an exposition. All versions of Prometheus accept vnic's metric names, so no
-// name is escaped.
+// expositionType is the Content-Type. Prometheus accepts vnic's metric names without escapes.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
-// exposition collects samples, and writes them in Prometheus's text format, version 0.0.4
-// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format). The order is the order of
-// client_golang: families by name, labels by name, samples by the labels' values.
+// exposition collects samples, and writes them in Prometheus's text format 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), in client_golang's order.
 type exposition struct {
-	families map[string]*family // by the metric's name
+	families map[string]*family // by metric
 }
 
-// family is a metric with its samples, one for each combination of labels.
 type family struct {
 	name, help, kind string
-	labels           []string // names, sorted
-	order            []int    // for each of labels, the index of its value in the arguments of add
+	labels           []string // sorted
+	order            []int    // for each of labels, the index of its value in add's arguments
 	samples          []sample
 }
 
 type sample struct {
-	suffix string   // what follows the metric's name: "", "_sum" or "_count"
+	suffix string   // "", "_sum" or "_count"
 	labels []string // values, in the family's order
 	value  float64
 }
 
-// add adds a sample of a metric. labels has pairs of a name and a value; all samples of a metric have the same names
-// in the same order. If two samples of a metric have the same label values, text writes only the first.
+// add adds a sample of a metric. labels has pairs of a name and a value, with the same names in the same order
+// for each sample. Of samples with the same label values text writes only the first.
 func (x *exposition) add(name, help string, value float64, labels ...string) *family {
 	f := x.families[name]
 	if f == nil {
@@ -62,8 +59,7 @@ func (x *exposition) add(name, help string, value float64, labels ...string) *fa
 	return f
 }
 
-// summarize adds a summary without labels: quantiles from least to most, the sum and the number of the observed
-// durations.
+// summarize adds a summary without labels; quantiles are ascending.
 func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum time.Duration, count int64) {
 	var f *family
 	for i, v := range quantiles {
@@ -74,10 +70,8 @@ func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum
 		sample{suffix: "_count", value: float64(count)})
 }
 
-// summary is the kind of a family whose samples stay in their order.
 const summary = "summary"
 
-// text returns all families in the text format.
 func (x *exposition) text() []byte {
 	var b []byte
 	for _, name := range slices.Sorted(maps.Keys(x.families)) {
@@ -112,6 +106,4 @@ func (f *family) append(b []byte) []byte {
 	return b
 }
 
-// number formats a number as client_golang does; NaN, +Inf and -Inf are valid in Prometheus's
-// format too.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -19,7 +19,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parsed returns the metric families that Prometheus's own parser reads from an exposition.
 func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.LegacyValidation)
@@ -30,7 +29,6 @@ func parsed(t testing.TB, text []byte) map[string]*dto.MetricFamily {
 	return families
 }
 
-// written encodes families with Prometheus's own encoder.
 func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 	t.Helper()
 	var b strings.Builder
@@ -43,8 +41,7 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
 	const help = "Of \"b\", C:\\ and\nmore."
-	// These values sort differently with quotes than without, and contain everything that must be
-	// escaped.
+	// These values sort differently with quotes than without.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
@@ -85,8 +82,7 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	}
 }
 
-// Invalid UTF-8 is replaced, and a second sample with the same labels is left out: Prometheus
-// refuses a page with the former, and may drop a whole page with the latter.
+// Prometheus refuses a page with invalid UTF-8, and may drop one with two samples of the same labels.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
 	x.add("m", "", 1, "l", "a\xff\xfe")
@@ -96,7 +92,6 @@ func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	parsed(t, x.text())
 }
 
-// For any names and numbers the page has one family with one sample, of that value.
 func FuzzExposition(f *testing.F) {
 	f.Add("help", "port", "0", 1.0)
 	f.Add("a\\\nb", "\"} 1\nx 1", "\xff\\", math.Inf(-1))
@@ -117,8 +112,6 @@ func FuzzExposition(f *testing.F) {
 	})
 }
 
-// Prometheus's parser reads the whole page; the metrics of the process and of Go have plausible
-// values.
 func TestMetricsOfTheProcess(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -152,7 +145,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	for name, v := range map[string]uint64{ // these change little between the page and now
+	for name, v := range map[string]uint64{ // they change little in between
 		"sys_bytes": m.Sys, "heap_sys_bytes": m.HeapSys, "stack_sys_bytes": m.StackSys, "mspan_sys_bytes": m.MSpanSys,
 		"mcache_sys_bytes": m.MCacheSys, "mcache_inuse_bytes": m.MCacheInuse, "buck_hash_sys_bytes": m.BuckHashSys,
 		"gc_sys_bytes": m.GCSys, "other_sys_bytes": m.OtherSys, "alloc_bytes_total": m.TotalAlloc, "mallocs_total": m.Mallocs,

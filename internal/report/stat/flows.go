@@ -18,27 +18,26 @@ import (
 type Flows struct {
 	List   []Flow   `json:"list"`             // sorted by moved bytes, most first
 	Others []Others `json:"others,omitempty"` // sums of flows whose rows the NICs have reused
-	Hints  []string `json:"hints,omitempty"`  // sentences about flows that may go wrong
-	More   int      `json:"-"`                // number of flows left out of List; none moved more than a flow in List
+	Hints  []string `json:"hints,omitempty"`
+	More   int      `json:"-"` // left out of List; none moved more than a flow in List
 }
 
-// Flow is one direction of a connection, or in general all packets with the same addresses, ports
-// and protocol.
+// Flow is all packets with the same addresses, ports and protocol: one direction of a connection.
 type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; only the address if no port is known; "": not IP
+	From  string     `json:"from"`  // address and port; without a port if none is known; "": not IP
 	To    string     `json:"to"`
-	TX    []FlowSide `json:"tx,omitempty"` // counters of the NIC that sent it; empty if no guest's NIC sent it
-	RX    []FlowSide `json:"rx,omitempty"` // counters of the NICs that received it
+	TX    []FlowSide `json:"tx,omitempty"` // of the NIC that sent it
+	RX    []FlowSide `json:"rx,omitempty"` // of the NICs that received it
 	State string     `json:"state,omitempty"`
 }
 
 // FlowSide has one NIC's counters of a flow. All bytes except header_bytes are payload.
 type FlowSide struct {
 	Port     string            `json:"port"`
-	Queues   []int             `json:"queues"`          // the queues that received or sent it, the busiest first
-	Rule     uint32            `json:"rule,omitempty"`  // on receive: the flow rule that matched last
-	Bound    []int             `json:"bound,omitempty"` // on receive: queues of the port that have GPU memory
+	Queues   []int             `json:"queues"`          // busiest first
+	Rule     uint32            `json:"rule,omitempty"`  // on receive: the rule that matched last
+	Bound    []int             `json:"bound,omitempty"` // on receive: the port's queues with GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
 	Header   uint64            `json:"header_bytes"`
@@ -52,22 +51,19 @@ type FlowSide struct {
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
 
-	// Held is how many tokens of payload in GPU memory the connection has not returned, as the guest's stack or agent
-	// reports; nil: unknown.
+	// Held is how many tokens of payload in GPU memory the connection has not returned; nil: unknown.
 	Held *int `json:"tokens_held,omitempty"`
 
-	// Only at the sender of a TCP flow: payload bytes that the receiver has not acknowledged, and the window in the
-	// receiver's last segment, unscaled.
+	// Only at the sender of a TCP flow: unacknowledged payload, and the receiver's last window, unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
 }
 
-// Others sums up the flows of one direction of a port whose rows were reused for new flows. They
-// are not in List.
+// Others sums up flows of one direction of a port whose rows were reused.
 type Others struct {
 	Port    string `json:"port"`
 	TX      bool   `json:"tx"`
-	Flows   uint64 `json:"flows"` // number of reused rows: a flow that returned may be counted twice
+	Flows   uint64 `json:"flows"` // reused rows: a flow that returned may be counted twice
 	Packets uint64 `json:"packets"`
 	Payload uint64 `json:"payload_bytes"`
 }
@@ -78,7 +74,6 @@ func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 // GPU returns the bytes of payload in GPU memory.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
-// total adds up the counters that several NICs have of a flow.
 func total(sides []FlowSide) (t FlowSide) {
 	for i := range sides {
 		t.add(&sides[i])
@@ -116,8 +111,7 @@ func (s *FlowSide) add(o *FlowSide) {
 	s.Rule = cmp.Or(s.Rule, o.Rule)
 }
 
-// moved returns the flow's payload bytes: the larger of the received and the sent sum, because not every receiver has
-// a NIC of vnic.
+// moved returns the larger of the received and the sent sum of payload: not every receiver has a NIC of vnic.
 func (f *Flow) moved() uint64 {
 	var sums [2]uint64
 	for i, sides := range [][]FlowSide{f.RX, f.TX} {
@@ -128,41 +122,37 @@ func (f *Flow) moved() uint64 {
 	return max(sums[0], sums[1])
 }
 
-// worthARow reports whether tables show a flow: IP flows with payload, and TCP and UDP flows with packets that a
-// sender's port dropped.
+// worthARow reports whether tables show a flow.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
 
-// hasPorts reports whether the flow is TCP or UDP, so that a program may own it.
 func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 
-// portFlows are the flows that a port has counted.
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
-	bound []int // queues that have GPU memory
+	bound []int // with GPU memory
 }
 
 // accounts merges the flows that several ports have counted.
 type accounts struct {
-	wanted map[splitter.Flow]bool // the flows to merge; nil: all
+	wanted map[splitter.Flow]bool // nil: all
 	flows  map[splitter.Flow]*flowState
 	rest   []Others
 }
 
-// flowState is a Flow being merged, with state from its TCP headers.
+// flowState is a Flow being merged.
 type flowState struct {
 	Flow
 	flags uint8
-	sent  bool   // a NIC has sent payload, so top is valid
-	top   uint32 // the sequence number after the last sent payload byte
+	sent  bool   // top is valid
+	top   uint32 // sequence number after the last sent payload byte
 	peer  flows.Peer
 }
 
-// readFlows merges the flows that all ports have counted, and returns the flows that moved the largest numbers of
-// bytes: at most "most" of them, or all if most is 0. It returns nil if no port counts flows. It calls ask to get the
-// connections that hold tokens.
+// readFlows returns the flows of all ports that moved most bytes, at most "most" of them, or all if most is 0;
+// nil: no port counts flows. It calls ask to get the connections that hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -178,7 +168,7 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account merges the flows of ports, for readFlows. holders maps a port's name to the connections that hold tokens.
+// account is readFlows after the NICs and the guests were asked.
 func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Flows {
 	a := accounts{flows: map[splitter.Flow]*flowState{}}
 	all := &Flows{List: []Flow{}}
@@ -207,13 +197,11 @@ func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Fl
 	return all
 }
 
-// queueRow is a flow's row that a queue has counted.
 type queueRow struct {
 	queue *nic.QueueFlows
 	*flows.Row
 }
 
-// port adds the flows that a port has counted.
 func (a *accounts) port(p *portFlows) {
 	var rest [2]Others
 	var rows []queueRow
@@ -229,7 +217,7 @@ func (a *accounts) port(p *portFlows) {
 			}
 		}
 	}
-	// FlowSide.Queues keeps this order: a flow's busiest queue comes first.
+	// FlowSide.Queues keeps this order.
 	slices.SortStableFunc(rows, func(a, b queueRow) int { return cmp.Compare(b.Packets, a.Packets) })
 	for _, r := range rows {
 		a.row(p, r.queue, r.Row)
@@ -242,7 +230,6 @@ func (a *accounts) port(p *portFlows) {
 	}
 }
 
-// direction returns 0 for a receive queue, and 1 for a transmit queue.
 func direction(q *nic.QueueFlows) int {
 	if q.Tx {
 		return 1
@@ -250,13 +237,11 @@ func direction(q *nic.QueueFlows) int {
 	return 0
 }
 
-// reverse returns the flow in the opposite direction.
 func reverse(f splitter.Flow) splitter.Flow {
 	f.Src, f.Dst, f.SrcPort, f.DstPort = f.Dst, f.Src, f.DstPort, f.SrcPort
 	return f
 }
 
-// row adds a flow's row, which queue q of port p has counted.
 func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	f := a.flows[r.Flow]
 	if f == nil {
@@ -284,7 +269,7 @@ func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	*list = append(*list, s)
 }
 
-// inFlight sets InFlight and Window of the flow's sender, if a NIC has seen the opposite direction.
+// inFlight sets InFlight and Window of the sender, if a NIC has seen the opposite direction.
 func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	back := a.flows[reverse(key)]
 	if !f.sent || back == nil || !back.peer.Known || len(f.TX) == 0 {
@@ -297,11 +282,9 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows limits the flows of a snapshot for clients that poll: a guest can make as many flows as the NIC has
-// rows.
+// shownFlows limits the flows of a snapshot: a guest can make as many as the NIC has rows.
 const shownFlows = 200
 
-// weighed is a flow with its moved bytes.
 type weighed struct {
 	key   splitter.Flow
 	moved uint64
@@ -313,8 +296,8 @@ func (w weighed) compare(o weighed) int {
 		cmp.Compare(o.key.DstPort, w.key.DstPort), cmp.Compare(o.key.Proto, w.key.Proto))
 }
 
-// largest returns the flows that moved the largest numbers of bytes, at most "most" of them, and
-// the number of other flows. wanted is nil if there are no others.
+// largest returns the flows that moved most bytes, at most "most" of them, and the number of others. wanted is
+// nil if there are no others.
 func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more int) {
 	sums := map[splitter.Flow][2]uint64{}
 	for i := range list {
@@ -330,7 +313,7 @@ func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more in
 	if len(sums) <= most {
 		return nil, 0
 	}
-	top := make([]weighed, 0, most) // sorted by moved bytes, least first
+	top := make([]weighed, 0, most) // ascending
 	for key, s := range sums {
 		w := weighed{key, max(s[0], s[1])}
 		if len(top) == most && w.moved < top[0].moved {
@@ -366,7 +349,6 @@ func sideOf(r *flows.Row) FlowSide {
 	return s
 }
 
-// names returns the text of a flow's protocol, source and destination.
 func names(f *splitter.Flow) (proto, from, to string) {
 	if *f == (splitter.Flow{}) {
 		return "other", "", ""
@@ -389,8 +371,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	return proto, src.String(), dst.String()
 }
 
-// state returns the state of a TCP connection, derived from the flags of all its packets in one
-// direction.
+// state derives the state of a TCP connection from the flags of all packets in one direction.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The JSON keys of flows are API, like the other keys of a snapshot.
+// The JSON keys of flows are API.
 func TestFlowsHaveTheseKeys(t *testing.T) {
 	side := []FlowSide{{Port: "guest0", Queues: []int{1}, Rule: 2, Bound: []int{1}, Drops: map[string]uint64{"stopped": 1},
 		First: time.Unix(0, 0).UTC(), Last: time.Unix(1, 0).UTC()}}
@@ -26,7 +26,6 @@ func TestFlowsHaveTheseKeys(t *testing.T) {
 		`,"state":"open"}],"others":[{"port":"","tx":false,"flows":0,"packets":0,"payload_bytes":0}],"hints":["x"]}`)
 }
 
-// A flow's queues are listed with the busiest first.
 func TestBusiestQueueComesFirst(t *testing.T) {
 	key := splitter.Flow{Proto: splitter.ProtoTCP, SrcPort: 1, DstPort: 2}
 	p := portFlows{name: "guest0"}

@@ -12,7 +12,6 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// mostFlows is how many flows the table shows at most: the ones that moved most bytes.
 const mostFlows = 12
 
 // FlowTable writes the table of flows with the total of their bytes, or nothing if no flow is worth a row.
@@ -23,8 +22,7 @@ func FlowTable(w io.Writer, now *Flows) error {
 	return err
 }
 
-// flowRow is a row of the table of flows: for the sender and the receivers, the sums of their NICs' counters before
-// and now.
+// flowRow has the sums before and now of the sender's and the receivers' counters.
 type flowRow struct {
 	*Flow
 	tx, rx [2]FlowSide
@@ -56,8 +54,8 @@ func (t *table) flowColumns() report.Columns[flowRow] {
 	}
 }
 
-// flowBytes returns the function for the cells of a counter: the sender's value, the receivers', or the larger of
-// both. A cell is "" if no NIC counted.
+// flowBytes makes the cells of a counter: the sender's value, the receivers', or the larger of both; "": no NIC
+// counted.
 func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
 	return func(r *flowRow) string {
 		var n [2]uint64
@@ -76,8 +74,7 @@ func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64
 	}
 }
 
-// drops lists the numbers of dropped packets by reason. If both ends counted a reason, it shows the
-// larger number.
+// drops lists dropped packets by reason, as counted by the end that counted more.
 func (r *flowRow) drops() string {
 	drops := map[string]uint64{}
 	for _, counted := range []map[string]uint64{r.tx[1].Drops, r.rx[1].Drops} {
@@ -92,8 +89,8 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the table of the flows that moved most: with their bytes per second since before, or in total if before
-// is nil, and with all their drops.
+// flows adds the table of the flows that moved most: with bytes per second since before, or in total if before
+// is nil.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return
@@ -136,10 +133,9 @@ func (t *table) flows(before, now *Flows) {
 	}
 }
 
-// id returns a text that identifies the flow.
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
-// owner returns the prefix of a flow's address: the name of the port there, or, of several ports, their number.
+// owner returns the name of a flow's port, or of several ports their number.
 func owner(sides []FlowSide) string {
 	switch len(sides) {
 	case 0:
@@ -150,7 +146,7 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// tokensHeld returns how many tokens the flow's receiver holds; nil: unknown.
+// tokensHeld returns nil if the number is unknown.
 func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {

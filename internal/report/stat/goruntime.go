@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// runtimeMetric is the sum of some metrics of package runtime/metrics.
+// runtimeMetric is a sum of metrics of package runtime/metrics.
 type runtimeMetric struct {
 	name, help string
 	sources    []string
 }
 
-// Names of package runtime/metrics.
 const (
 	heapObjects  = "/memory/classes/heap/objects:bytes"
 	heapUnused   = "/memory/classes/heap/unused:bytes"
@@ -31,7 +30,7 @@ var runtimeMetrics = []runtimeMetric{
 	memStats("alloc_bytes", "Number of bytes allocated in heap and currently in use.", heapObjects),
 	memStats("alloc_bytes_total", "Total number of bytes allocated in heap until now, even if released already.",
 		"/gc/heap/allocs:bytes"),
-	// client_golang misspells this metric's name in the help, which stays identical here.
+	// client_golang misspells this metric's name in the help, too.
 	memStats("sys_bytes", "Number of bytes obtained from system. Equals to /memory/classes/total:byte.",
 		"/memory/classes/total:bytes"),
 	memStats("mallocs_total", "Total number of heap objects allocated, both live and gc-ed. Semantically a counter "+
@@ -68,7 +67,6 @@ var runtimeMetrics = []runtimeMetric{
 	sourced("go_sched_gomaxprocs_threads", "/sched/gomaxprocs:threads"),
 }
 
-// memStats describes a metric that corresponds to a field of runtime.MemStats.
 func memStats(name, help string, sources ...string) runtimeMetric {
 	const equals = " Equals to "
 	if !strings.Contains(help, equals) {
@@ -77,7 +75,6 @@ func memStats(name, help string, sources ...string) runtimeMetric {
 	return runtimeMetric{"go_memstats_" + name, help, sources}
 }
 
-// sourced describes a metric whose help is the description in package runtime/metrics.
 func sourced(name, source string) runtimeMetric {
 	all := metrics.All()
 	help := ""
@@ -87,7 +84,8 @@ func sourced(name, source string) runtimeMetric {
 	return runtimeMetric{name, help, []string{source}}
 }
 
-// collectGo adds the metrics of Go's runtime, with the names and helps of client_golang, so that its dashboards work.
+// collectGo adds the metrics of Go's runtime, with client_golang's names and helps, so that its dashboards
+// work.
 func collectGo(x *exposition) {
 	x.add("go_info", "Information about the Go environment.", 1, "version", runtime.Version())
 	x.add("go_goroutines", "Number of goroutines that currently exist.", float64(runtime.NumGoroutine()))
@@ -102,7 +100,7 @@ func collectGo(x *exposition) {
 	x.add("go_memstats_last_gc_time_seconds", "Number of seconds since 1970 of last garbage collection.",
 		float64(pauses.LastGC.UnixNano())/1e9)
 
-	var samples []metrics.Sample // one Read of all samples, so that they are of one moment
+	var samples []metrics.Sample // for one Read, at one moment
 	for _, m := range runtimeMetrics {
 		for _, name := range m.sources {
 			samples = append(samples, metrics.Sample{Name: name})
@@ -112,7 +110,7 @@ func collectGo(x *exposition) {
 	for _, m := range runtimeMetrics {
 		sum := uint64(0)
 		for _, s := range samples[:len(m.sources)] {
-			if s.Value.Kind() == metrics.KindUint64 { // other kinds mean that this version of Go lacks the metric
+			if s.Value.Kind() == metrics.KindUint64 { // else this version of Go lacks the metric
 				sum += s.Value.Uint64()
 			}
 		}

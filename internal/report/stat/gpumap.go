@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A GPU's memory is shown in units of a page or more, so that no map has more than mostUnits.
+// A map has units of a page or more, at most mostUnits.
 const (
 	pageSize  = 4096
 	mostUnits = 2048
@@ -24,11 +24,12 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is held.
+// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is
+// held.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // number of calls of forget: queue does not remember units that it read before the last call
+	forgotten uint64 // calls of forget: units that were read before the last call are not remembered
 }
 
 type seenOf struct {
@@ -41,7 +42,7 @@ type bitmap [mostUnits / 64]uint64
 func (b *bitmap) set(i uint64)      { b[i/64] |= 1 << (i % 64) }
 func (b *bitmap) has(i uint64) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// forget deletes the record of a queue; queue -1: the records of all queues of the port.
+// forget deletes the record of a queue; -1: of all queues of the port.
 func (m *gpuMaps) forget(port string, queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +54,7 @@ func (m *gpuMaps) forget(port string, queue int) {
 	}
 }
 
-// unitOf returns the size of a unit, in bytes, for a GPU's memory of this size: a power of two.
+// unitOf returns the size of a unit, a power of two, for a GPU's memory of this size.
 func unitOf(size uint64) uint64 {
 	unit := uint64(pageSize)
 	for unit*mostUnits < size {
@@ -62,7 +63,7 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read returns the maps of all GPUs of a lab. It reads each ring once, for all GPUs together.
+// read returns the maps of all GPUs of a lab.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
@@ -87,7 +88,6 @@ func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	return out
 }
 
-// look remembers what a port has posted, for later maps.
 func (m *gpuMaps) look(p *lab.Port) {
 	var views []*view
 	for _, g := range p.GPUs {
@@ -98,14 +98,13 @@ func (m *gpuMaps) look(p *lab.Port) {
 	}
 }
 
-// view is a GPU's memory, unit by unit.
 type view struct {
 	gpu   *lab.GPUMemory
-	size  uint64        // size of a unit, in bytes
+	size  uint64        // in bytes
 	units []MemoryRange // without Off and Len; nil: look needs none
 }
 
-// ranges returns the map of the view, with adjacent equal units joined into one range.
+// ranges joins adjacent equal units.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -123,7 +122,6 @@ func (v *view) ranges() GPUMap {
 	return out
 }
 
-// sends marks the units in bindings for transmit.
 func (v *view) sends(port string, s *control.State) {
 	for _, b := range s.Bindings {
 		if !b.Tx {
@@ -144,7 +142,7 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	before := m.forgotten
 	m.mu.Unlock()
-	posted := make([]*bitmap, len(views)) // nil: the queue posts no memory of that GPU
+	posted := make([]*bitmap, len(views)) // nil: none of that GPU's memory
 	p.NIC().Posted(q, func(segments []dma.Segment) {
 		for _, s := range segments {
 			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
@@ -173,8 +171,7 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds posted to the units that the queue has posted before, and returns all of them; nil
-// if there are none. The caller holds mu.
+// remember adds posted to the units that the queue has posted before, and returns all; nil: none. Under mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {
@@ -193,7 +190,6 @@ func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	return seen
 }
 
-// mark marks the units of a queue: posted units as posted, the others of seen as held.
 func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap) {
 	for w, all := range seen {
 		for ; all != 0; all &= all - 1 {
@@ -207,7 +203,7 @@ func (v *view) mark(port string, queue int, binding uint32, seen, posted *bitmap
 	}
 }
 
-// bindingOf returns the ID of the newest binding of a receive queue in s; 0 if there is none.
+// bindingOf returns the ID of a receive queue's newest binding; 0: none.
 func bindingOf(s *control.State, queue int) (id uint32) {
 	for _, b := range s.Bindings { // sorted by ID
 		if !b.Tx && slices.Contains(b.Queues, uint16(queue)) {

@@ -9,17 +9,17 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// hints reports no payload in host memory below worthAHint bytes; nor below worthBeside bytes for a flow that has none
-// in GPU memory, at a port that has received other payload there.
+// Less payload in host memory than worthAHint gives no hint; worthBeside applies at a port with other payload
+// in GPU memory.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
 	mostHints   = 8
 )
 
-// hints returns at most mostHints sentences about flows that may have a problem, in the order of list.
+// hints returns at most mostHints sentences about flows that may have a problem.
 func hints(list []Flow) (out []string) {
-	inGPU := map[string]bool{} // ports that have received payload in GPU memory
+	inGPU := map[string]bool{}
 	for i := range list {
 		for _, s := range list[i].RX {
 			inGPU[s.Port] = inGPU[s.Port] || s.GPU() > 0 || s.Bounced > 0
@@ -84,12 +84,10 @@ func whyHost(s *FlowSide) string {
 		numbers(s.Bound))
 }
 
-// numbers formats a list of queues: "1 and 2".
 func numbers[N any](list []N) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", " and ")
 }
 
-// dropMeanings explains reasons of drops.
 var dropMeanings = map[string]string{
 	"no-buffer":   ": the receiver's queue had no buffers for them",
 	"link-loss":   ": the link loses as it was told to",
@@ -98,8 +96,7 @@ var dropMeanings = map[string]string{
 	"stopped":     ": the receiver, or its queue, was not there",
 }
 
-// dropMeaning explains a reason of drops, and says what to do if that is clear. tokens is how many tokens the flow's
-// receiver holds; nil: unknown.
+// dropMeaning explains a reason of drops. tokens is what the flow's receiver holds; nil: unknown.
 func dropMeaning(reason string, tokens *int) string {
 	meaning := reason + dropMeanings[reason]
 	switch {

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each hint is one line, which begins with the flow.
-//
 // Invariant: vnic stat: A hint names each flow that arrived in host memory though queues of its
 // port are bound to GPU memory, with the queue by which it came and the bound queues.
 func TestHints(t *testing.T) {
@@ -52,7 +50,6 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// The number of hints is bounded, however many flows would have one.
 func TestHintsAreBounded(t *testing.T) {
 	var list []Flow
 	for range 100 {

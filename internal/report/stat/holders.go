@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// askHolders asks all guests at the same time which connections hold tokens. The result has an
-// entry for each port whose guest has answered.
+// askHolders asks the guests at the same time which connections hold tokens. The result has the ports whose
+// guest has answered.
 func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Tokens.Here())
 	defer cancel()
@@ -34,15 +34,14 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 	return holders
 }
 
-// askFunc asks the guests which connections hold tokens. name returns the name of ports[i].
+// askFunc is askHolders or answers.latest. name returns the name of ports[i].
 type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
 
-// answers has the guests' last answers: the connections that hold tokens. Page reads them each time, without waiting
-// for a guest.
+// answers has the guests' last answers.
 type answers struct {
 	mu     sync.Mutex
 	last   map[string][]devmem.Holder // under mu; nil: no request has ended
-	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request is under way
+	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request
 }
 
 // latest returns the last answers, and starts a request to the guests unless one is under way.
@@ -63,7 +62,6 @@ func (a *answers) latest(ports []Port, name func(i int) string) map[string][]dev
 	return a.last
 }
 
-// forget waits until no request is under way, at most limits.Tokens, and drops the answers.
 func (a *answers) forget() {
 	a.mu.Lock()
 	asking := a.asking
@@ -76,8 +74,7 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held sets FlowSide.Held of a TCP flow: how many tokens the flow's receiver holds, at each port that has received
-// payload in device memory and whose guest has answered.
+// held sets FlowSide.Held at each port that has received payload in device memory and whose guest has answered.
 func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]

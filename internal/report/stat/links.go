@@ -14,14 +14,13 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// links reads the counters of a lab's links.
 type links struct {
-	ports []*lab.Port // the ports of machines whose links the lab describes
+	ports []*lab.Port // of machines whose links the lab describes
 	rated []*lab.Edge
 	scale func() float64
 
 	mu    sync.Mutex
-	shown map[*lab.Edge]lab.Carried // under mu: the counters that read returned last
+	shown map[*lab.Edge]lab.Carried // under mu: what read returned last
 }
 
 // newLinks returns nil if the lab describes no machine's links.
@@ -38,8 +37,7 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the counters of the links, sorted by name. No counter decreases from one call to the next, although
-// read reads the ports' counters one after another while packets pass, and computes the length of headers from a mean.
+// read returns the counters of the links, sorted by name. No counter decreases, although read is not atomic.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {
@@ -65,13 +63,11 @@ func (x *links) read() (list []LabLink, scale *float64) {
 	return list, scale
 }
 
-// mostLinks is how many links the table shows: the links with the longest busy time, or else the most bytes.
 const mostLinks = 8
 
-// linkRow is a row of the table of links.
 type linkRow struct {
 	before, now *LabLink
-	busy        float64 // seconds for which the link was busy between before and now
+	busy        float64 // between before and now, in seconds
 }
 
 func (t *table) linkColumns() report.Columns[linkRow] {
@@ -89,7 +85,7 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 			switch {
 			case r.now.Rate == 0:
 				return ""
-			case t.bits: // a batch counts all its busy time when it begins, so this may exceed 100 %
+			case t.bits: // a batch counts all its busy time when it begins: this may exceed 100 %
 				return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
 			}
 			return fmt.Sprintf("%.2f s", r.busy)
@@ -97,8 +93,7 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 	}
 }
 
-// carried formats the bytes that a link carried. Lab files give the rate of a memory in bytes, so
-// its cell is in bytes too, not in bits.
+// carried formats bytes of a link. Lab files give the rate of a memory in bytes, so its cell is in bytes too.
 func (t *table) carried(r *linkRow, before, now uint64) string {
 	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
 		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
@@ -106,7 +101,7 @@ func (t *table) carried(r *linkRow, before, now uint64) string {
 	return t.bytes(before, now)
 }
 
-// links adds the table of the busiest links, or nothing if no link has carried anything.
+// links adds the table of the busiest links.
 func (t *table) links(before, now *Snapshot) {
 	old := make(map[string]*LabLink)
 	for i := range before.Links {
@@ -131,7 +126,6 @@ func (t *table) links(before, now *Snapshot) {
 	write(t, t.linkColumns(), rows[:min(len(rows), mostLinks)])
 }
 
-// linksTitle returns the line above the table: how slow the links are, and how many there are.
 func (s *Snapshot) linksTitle() string {
 	slow := ""
 	switch {

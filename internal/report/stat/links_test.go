@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// linkTable returns the part of the table about links, without the spaces that align it.
+// linkTable returns the part of the table about links, without alignment.
 func linkTable(t *testing.T, before, now *Snapshot) string {
 	var out bytes.Buffer
 	testkit.OK(t, Table(&out, before, now))
@@ -58,11 +58,10 @@ a.nic0 up 1.0 MiB 1.0 MiB`)
 		"their rates, the busiest of 24 (--json shows all):" {
 		t.Error(text)
 	}
-	before.Links = before.Links[:1] // this link has carried nothing
+	before.Links = before.Links[:1] // it has carried nothing
 	testkit.Equal(t, "the table", linkTable(t, nil, before), "links")
 }
 
-// described returns a lab of two guests with a NIC and a GPU each, with sockets.
 func described() lab.Description {
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, Slot: lab.Slot{Below: "s0", Link: pcie.Link{Gen: 4, Width: 16}}}, 4096)
 	for i := range d.Guests {
@@ -72,7 +71,6 @@ func described() lab.Description {
 	return d
 }
 
-// read returns no smaller counters of a link than it has returned before.
 func TestLinksNeverGoBack(t *testing.T) {
 	l := testkit.Must(lab.Open(described(), lab.Options{}))(t)
 	defer l.Close()
@@ -92,7 +90,6 @@ func TestLinksNeverGoBack(t *testing.T) {
 	}
 }
 
-// A lab that was made from flags shows no links.
 func TestLinksThatNobodyDescribedAreNotShown(t *testing.T) {
 	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 4096), lab.Options{}))(t)
 	defer l.Close()

@@ -7,22 +7,21 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A buffer counts as held if its queue had posted it and no longer does, so the looker must read a ring before data
-// uses the buffers up. After a driver has set something up, the looker reads the port's rings looks times, lookPause
-// apart.
+// The looker must read a ring before data uses its buffers up (gpuMaps): after ask it reads a port's rings
+// looks times, lookPause apart.
 const (
 	looks     = 5
 	lookPause = 20 * time.Millisecond
 )
 
-// looker reads the rings of ports for which ask was called, with a goroutine for each port, until stop.
+// looker reads the rings of ports for which ask was called, until stop.
 type looker struct {
 	maps *gpuMaps
 	end  chan struct{}
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex
-	left    map[*lab.Port]int // under mu: how many more times to read the rings of each port that has a goroutine
+	left    map[*lab.Port]int // under mu: how many more times to read the rings of each port
 	stopped bool
 }
 
@@ -56,7 +55,7 @@ func (k *looker) run(p *lab.Port) {
 	}
 }
 
-// next reports whether to read a port's rings once more, and counts the reading.
+// next counts a reading, and reports whether it is due.
 func (k *looker) next(p *lab.Port) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/httpserver"
 )
 
-// collect adds the metrics of a Snapshot.
 func (s *Snapshot) collect(x *exposition) {
 	if b := s.Sandbox; b != nil {
 		x.add("vnic_sandbox_refused_total",
@@ -22,7 +21,7 @@ func (s *Snapshot) collect(x *exposition) {
 		x.add("vnic_lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.",
 			*s.Scale)
 	}
-	for i := range s.Links { // metrics of ports' wires have the prefix link_, which is older
+	for i := range s.Links { // link_ is the prefix of ports' wires
 		l := &s.Links[i]
 		add := func(name, help string, v float64) { x.add("vnic_lab_link_"+name, help, v, "link", l.Name) }
 		add("payload_bytes_total",
@@ -37,8 +36,7 @@ func (s *Snapshot) collect(x *exposition) {
 	}
 }
 
-// countFunc adds a sample of a port's counter to the exposition, with labels as pairs of name and
-// value.
+// countFunc counts a sample; labels are pairs of name and value.
 type countFunc func(name, help string, n uint64, labels ...string)
 
 func (p *PortCounters) collect(x *exposition) {
@@ -101,7 +99,6 @@ func (p *PortCounters) collect(x *exposition) {
 	}
 }
 
-// metricsFlag is the flag that sets the address of the metrics.
 const metricsFlag = "--metrics"
 
 // Check returns an error if an option is wrong, which names the user's flag.
@@ -109,8 +106,6 @@ func (o *Options) Check() error {
 	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }
 
-// metricsHandler serves the metrics of s and of its process at /metrics, and a page for people at
-// /.
 func metricsHandler(s *Server) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", expose(s))
@@ -118,11 +113,9 @@ func metricsHandler(s *Server) http.Handler {
 	return mux
 }
 
-// scrapesAtOnce is how many requests for metrics the server answers at the same time: each needs memory for all
-// metrics.
+// scrapesAtOnce bounds concurrent requests for metrics: each needs memory for all metrics.
 const scrapesAtOnce = 4
 
-// expose returns the handler that answers with the metrics.
 func expose(s *Server) http.HandlerFunc {
 	refusal := fmt.Sprintf("Limit of concurrent requests reached (%d), try again later.", scrapesAtOnce)
 	return atOnce(scrapesAtOnce, refusal, func(w http.ResponseWriter, _ *http.Request) {
@@ -136,7 +129,7 @@ func expose(s *Server) http.HandlerFunc {
 	})
 }
 
-// atOnce limits a handler to n requests at the same time. It answers a further request with status 503 at once.
+// atOnce limits a handler to n requests at the same time; others get status 503.
 func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 	places := make(chan struct{}, n)
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +143,6 @@ func atOnce(n int, refusal string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// maxScrapers is how many connections may be open to the server of the metrics.
 const maxScrapers = 64
 
 func serveMetrics(addr string, s *Server) (*httpserver.Server, error) {

@@ -11,12 +11,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// observed is a nic.Observer: it adds events for what a port's driver sets up or removes.
+// observed adds events for what a port's driver sets up or removes.
 type observed struct {
 	port   string
 	events *events
 	maps   *gpuMaps
-	look   func() // makes the looker read the port's rings
+	look   func()
 }
 
 var _ nic.Observer = (*observed)(nil)
@@ -56,8 +56,8 @@ func (o *observed) Changed(before, now *control.State) {
 	}
 }
 
-// added returns the elements that only the second of two lists has. Both are sorted by ID (control.State). It takes
-// linear time, because the caller holds a lock of the port.
+// added returns the elements that only the second list has. Both are sorted by ID (control.State). It takes
+// linear time: the caller holds a lock of the port.
 func added[T any](before, now []T, id func(*T) uint32) (list []T) {
 	k := 0
 	for i := range now {
@@ -72,7 +72,6 @@ func added[T any](before, now []T, id func(*T) uint32) (list []T) {
 	return list
 }
 
-// unbound forgets what the queues of a binding have posted.
 func (o *observed) unbound(b *control.Binding) {
 	for _, q := range b.Queues {
 		o.maps.forget(o.port, int(q))
@@ -94,7 +93,6 @@ func (o *observed) say(kind, format string, args ...any) {
 	o.events.add(Event{Port: o.port, Kind: kind, Text: fmt.Sprintf(format, args...)})
 }
 
-// ruleText describes the packets that a rule steers.
 func ruleText(r *control.FlowRule) string {
 	text := protoName(r.Proto)
 	end := func(word string, a netip.Addr, port uint16) {
@@ -115,7 +113,6 @@ func ruleText(r *control.FlowRule) string {
 	return text
 }
 
-// protoName returns the name of TCP or UDP, or "ip" and the number of another protocol.
 func protoName(number uint8) string {
 	switch number {
 	case splitter.ProtoTCP:
@@ -126,7 +123,6 @@ func protoName(number uint8) string {
 	return fmt.Sprintf("ip %d", number)
 }
 
-// bindingText describes the memory and the queues of a binding.
 func bindingText(s *control.State, b *control.Binding) string {
 	what := "memory"
 	for _, f := range s.Buffers {

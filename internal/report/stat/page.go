@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Page is what the web page shows of a vnic at one moment: the counters, the hardware, and events. Its JSON keys may
-// change with each version: the page comes from the same process.
+// Page is what the web page shows of a vnic at one moment. Its JSON keys may change with each version.
 type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
@@ -30,8 +29,8 @@ type Machine struct {
 // TreeNode is a part of a machine's PCIe tree.
 type TreeNode struct {
 	Name  string `json:"name"`
-	Kind  string `json:"kind"`            // "socket", "switch", "nic", "gpu", "other"
-	Below string `json:"below,omitempty"` // the parent's name; "" for a socket
+	Kind  string `json:"kind"`
+	Below string `json:"below,omitempty"` // "" for a socket
 }
 
 // NIC is a NIC of a machine.
@@ -42,7 +41,7 @@ type NIC struct {
 	Addrs []string   `json:"addrs"`
 	MTU   int        `json:"mtu"`
 	Place string     `json:"place,omitempty"` // TreeNode.Name of the NIC
-	Paths []PagePath `json:"paths"`           // to the NIC's GPUs, the nearest first
+	Paths []PagePath `json:"paths"`           // to the NIC's GPUs
 }
 
 // PagePath is a NIC's way to a GPU.
@@ -59,13 +58,12 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held" range was
-// posted and is no longer: a program has not returned it, or the driver keeps it. A "send" range belongs to a binding
-// for transmit. Memory in no range is free.
+// GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held"
+// range was posted and is no longer. A "send" range belongs to a binding for transmit. Other memory is free.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
-	Ranges []MemoryRange `json:"ranges"` // by offset; they do not overlap
+	Ranges []MemoryRange `json:"ranges"` // by offset, without overlap
 }
 
 // MemoryRange is a range of a GPU's memory, in whole pages.
@@ -75,7 +73,7 @@ type MemoryRange struct {
 	State   string `json:"state"`             // see GPUMap
 	Port    string `json:"port"`              // NIC.Name
 	Queue   int    `json:"queue"`             // receive queue; -1 for "send"
-	Binding uint32 `json:"binding,omitempty"` // the ID of the binding; 0: no command of vnic's driver made one
+	Binding uint32 `json:"binding,omitempty"` // ID; 0: no command of vnic's driver made one
 }
 
 // Event is something that has happened in a lab.
@@ -83,13 +81,12 @@ type Event struct {
 	Seq  uint64    `json:"seq"` // from 1 on
 	Time time.Time `json:"time"`
 	Port string    `json:"port,omitempty"` // the port or link that the event is about
-	Kind string    `json:"kind"`           // "binding", "rule", "split", "reset", "fault"
-	Text string    `json:"text"`           // "rule 3: tcp to 10.0.0.1:7002 goes to queue 1"
+	Kind string    `json:"kind"`
+	Text string    `json:"text"`
 }
 
-// Page reads all that the web page shows, with the 200 flows that moved most. It waits for no guest: the token counts
-// are the guests' latest answers. Any goroutine may call it until Close. After the lab has ended it returns the last
-// Page, with the current events.
+// Page reads what the web page shows, and waits for no guest: token counts are the guests' latest answers. Any
+// goroutine may call it until Close. After the lab has ended it returns the last Page, with the current events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last
@@ -99,7 +96,6 @@ func (s *Server) Page() *Page {
 	return s.page(shownFlows, s.holders.latest)
 }
 
-// page reads a Page of the current lab, with at most this many flows; 0: all.
 func (s *Server) page(flows int, ask askFunc) *Page {
 	p := &Page{Snapshot: s.snapshot(flows, ask), Machines: []Machine{}, Memory: []GPUMap{}, Events: s.events.read()}
 	if l := s.lab.Load(); l != nil {
@@ -111,7 +107,6 @@ func (s *Server) page(flows int, ask askFunc) *Page {
 	return p
 }
 
-// machine describes a guest's hardware for a page.
 func machine(m *lab.Machine) Machine {
 	x := Machine{Name: m.Name, Tree: []TreeNode{}, NICs: []NIC{}, GPUs: []PageGPU{}}
 	kinds := map[string]string{}

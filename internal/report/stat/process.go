@@ -6,15 +6,13 @@ import (
 	"strings"
 )
 
-// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on all of Linux's architectures but alpha and ia64.
+// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on amd64 and arm64.
 const userHZ = 100
 
 // collectProcess adds the metrics of this process, with the names and helps of Prometheus's client libraries
-// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics). A metric whose file of /proc cannot
-// be read is left out.
+// (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics), as far as /proc can be read.
 func collectProcess(x *exposition) {
-	// proc_pid_stat(5), from the third field on: the second is the program's name in parentheses, which may contain any
-	// character.
+	// proc_pid_stat(5), from the third field on: the second may contain any character.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
@@ -31,7 +29,7 @@ func collectProcess(x *exposition) {
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {
 		if names, err := d.Readdirnames(-1); err == nil {
-			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own descriptor
+			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own
 		}
 		_ = d.Close()
 	}
@@ -41,7 +39,7 @@ func collectProcess(x *exposition) {
 		if f := strings.Fields(columns); len(f) == 0 {
 			return
 		} else if f[0] == "unlimited" {
-			x.add(name, help, 1<<64) // 2^64 - 1 as a float64, as in the client libraries
+			x.add(name, help, 1<<64) // as in the client libraries
 		} else {
 			x.add(name, help, floats(f[0])[0])
 		}
@@ -49,8 +47,7 @@ func collectProcess(x *exposition) {
 	limit("Max open files", "process_max_fds", "Maximum number of open file descriptors.")
 	limit("Max address space", "process_virtual_memory_max_bytes",
 		"Maximum amount of virtual memory available in bytes.")
-	// The counters of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt:
-	// NUMBER...".
+	// Of the process's network namespace: a line "IpExt: NAME...", then a line "IpExt: NUMBER...".
 	_, text, _ = strings.Cut("\n"+procFile("/proc/self/net/netstat"), "\nIpExt:")
 	names, text, _ := strings.Cut(text, "\nIpExt:")
 	values, _, _ := strings.Cut(text, "\n")
@@ -68,13 +65,12 @@ func collectProcess(x *exposition) {
 	}
 }
 
-// procFile returns the text of a file of /proc; "" if it cannot be read.
 func procFile(file string) string {
 	b, _ := os.ReadFile(file)
 	return string(b)
 }
 
-// floats returns the words of a text as numbers; a word that is no number is 0.
+// floats reads words as numbers; a word that is no number is 0.
 func floats(text string) (list []float64) {
 	for _, word := range strings.Fields(text) {
 		n, _ := strconv.ParseFloat(word, 64)

@@ -28,7 +28,7 @@ func TestProcessIsThatOfProcfs(t *testing.T) {
 	testkit.Equal(t, "address space at most", value("virtual_memory_max_bytes"), float64(limits.AddressSpace))
 	for _, c := range []struct {
 		name string
-		a, b float64 // values before and after
+		a, b float64
 	}{
 		{"cpu_seconds_total", before.CPUTime(), after.CPUTime()},
 		{"virtual_memory_bytes", float64(before.VirtualMemory()), float64(after.VirtualMemory())},

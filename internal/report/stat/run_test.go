@@ -16,9 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A run's counters can be read from outside, from the socket and as metrics, and equal those in the
-// run's report.
-//
 // Invariant: vnic stat: Counters seen from outside equal the counters of the run's report.
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
@@ -38,7 +35,7 @@ func TestCountersOfARun(t *testing.T) {
 	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	o.Stage = func(step run.Step) {
-		if step.Stage == "verify" { // at this stage all has arrived, and nothing more is sent
+		if step.Stage == "verify" { // all has arrived, and nothing more is sent
 			text, page = metrics(), s.Page()
 			var err error
 			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
@@ -98,8 +95,7 @@ func TestCountersOfARun(t *testing.T) {
 	}
 }
 
-// checkFlows checks that the first flow of a run moved size bytes from GPU memory to GPU memory,
-// with its rule.
+// checkFlows: the first flow moved size bytes between GPUs' memory, with its rule.
 func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	t.Helper()
 	if f == nil || len(f.List) == 0 {
@@ -122,8 +118,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	}
 }
 
-// checkPage checks what a page shows beside counters: hardware, the use of memory, and events of
-// the set-up.
+// checkPage checks hardware, the use of memory, and events of the set-up.
 func checkPage(t *testing.T, p *stat.Page) {
 	t.Helper()
 	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
@@ -159,8 +154,6 @@ func checkPage(t *testing.T, p *stat.Page) {
 	}
 }
 
-// The flows of a run over lossy links have the losses of each connection.
-//
 // Invariant: vnic stat: Losses and retransmitted bytes are shown for each connection.
 func TestFlowsOfALossyRun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
@@ -178,15 +171,12 @@ func TestFlowsOfALossyRun(t *testing.T) {
 	}
 }
 
-// The number of tokens that a connection holds comes from its stack if that is in this process,
-// else from the guest's agent.
-//
 // Invariant: vnic stat: The tokens that a connection holds are shown if its stack is vnic's.
 func TestTokensHeldAreTold(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
-	for _, hold := range []uint64{0, 100} { // the receiver gets more than 100 tokens, and returns only the others
+	for _, hold := range []uint64{0, 100} { // the receiver gets more than 100 tokens
 		o := run.Defaults()
 		o.Size, o.Modes, o.GPUMemory, o.InProc, o.HoldTokens = 2<<20, o.Modes[:1], 32<<20, true, hold
 		o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
@@ -199,7 +189,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 			if step.Stage != "verify" {
 				return
 			}
-			memory = s.Page().Memory // the first page of this run
+			memory = s.Page().Memory
 			now := s.Snapshot().Flows
 			if rx := now.List[0].RX; len(rx) == 1 && rx[0].Held != nil {
 				held = *rx[0].Held
@@ -227,9 +217,6 @@ func TestTokensHeldAreTold(t *testing.T) {
 	}
 }
 
-// In a run of a lab file the counters of links can be read from the socket and as metrics: they
-// equal what the NICs' queues moved.
-//
 // Invariant: vnic stat: Links are shown for a lab whose hardware is described, and agree with the
 // queues' counters.
 func TestLinksOfARun(t *testing.T) {

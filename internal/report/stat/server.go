@@ -24,23 +24,22 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// maxClients is how many clients of the socket the server serves at a time. It closes further
-// connections without an answer.
+// maxClients is how many clients of the socket are served at a time.
 const maxClients = 32
 
 // Options of a Server.
 type Options struct {
-	Command string       // this process's command, such as "run", "boot" or "serve"
+	Command string       // such as "run", "boot" or "serve"
 	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
 	Log     *slog.Logger // nil: no log
 
 	Sandbox func() *Sandbox // nil: the process has none
 
 	// Keep names the socket's file to another process, which removes the file when remove is called, and, if dir is
-	// true, then the file's directory, if that is empty. nil: Close removes both.
+	// true, also its directory, if that is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // time limit of a request, set by tests; 0: limits.LocalClient
+	patience time.Duration // of a request; 0: limits.LocalClient
 }
 
 // Server shows this process's counters until Close.
@@ -49,26 +48,25 @@ type Server struct {
 	began   time.Time
 	ports   atomic.Pointer[func() []Port]
 	lab     atomic.Pointer[watched] // nil: there is no lab
-	last    atomic.Pointer[Page]    // set when the lab has ended; nil: it has not
+	last    atomic.Pointer[Page]    // set when the lab has ended
 	events  events
 	holders answers
 
-	dir        *os.File // the socket's directory; nil: there is no socket
-	path       string   // dir's name
+	dir        *os.File // of the socket; nil: there is no socket
+	path       string
 	listener   *net.UnixListener
-	unregister func()       // undoes atexit.Register, which removes the socket when a signal ends the process
+	unregister func()
 	remove     func() error // from Options.Keep; nil: Close removes the socket
 	metrics    *httpserver.Server
 	wg         sync.WaitGroup
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the following
 	clients map[*net.UnixConn]bool
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. If it can make the socket
-// in no directory, Start logs that and continues without a socket. It returns an error only if o.Metrics is wrong, or
-// it cannot serve metrics.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. It returns an
+// error only if o.Metrics is wrong, or it cannot serve metrics.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -92,8 +90,8 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// SetPorts sets the function that returns the ports to show; nil: none. Several goroutines may call ports at the same
-// time, once for each request, and also for a moment after another SetPorts.
+// SetPorts sets the function that returns the ports to show; nil: none. Several goroutines may call ports at
+// the same time, also for a moment after another SetPorts.
 func (s *Server) SetPorts(ports func() []Port) {
 	if ports == nil {
 		s.ports.Store(nil)
@@ -102,19 +100,17 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and all flows. It asks the guests which connections hold tokens, and
-// waits at most limits.Tokens for the answers.
+// Snapshot reads the counters of all ports, and all flows. It waits at most limits.Tokens for the guests'
+// answers about tokens.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
-// snapshot is Snapshot with at most "most" flows, the ones that moved the largest numbers of bytes;
-// 0: all.
+// snapshot is Snapshot with at most "most" flows; 0: all.
 func (s *Server) snapshot(most int, ask askFunc) *Snapshot {
 	now, ports := s.counters()
 	now.Flows = readFlows(ports, func(i int) string { return now.Ports[i].Name }, most, ask)
 	return now
 }
 
-// counters reads the counters of all ports, and returns the ports too.
 func (s *Server) counters() (now *Snapshot, list []Port) {
 	if ports := s.ports.Load(); ports != nil {
 		list = (*ports)()
@@ -129,8 +125,7 @@ func (s *Server) counters() (now *Snapshot, list []Port) {
 	return now, list
 }
 
-// Last returns the Page of the moment when the lab ended; nil: the lab has not ended, or there was
-// none.
+// Last returns the Page of the moment when the lab ended; nil: it has not, or there was none.
 func (s *Server) Last() *Page { return s.last.Load() }
 
 // MetricsURL returns the URL of the metrics; "" if the server has none.
@@ -141,8 +136,7 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends the server, its socket, and the goroutines that serve clients. When it returns, they call no function of
-// SetPorts any more.
+// Close ends the server, its socket, and the goroutines that serve clients.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)
@@ -166,14 +160,13 @@ func (s *Server) Close() {
 		s.unregister()
 		_ = s.dir.Close()
 		if s.remove == nil {
-			_ = os.Remove(s.path) // Remove fails if the directory is not empty
+			_ = os.Remove(s.path) // fails if the directory is not empty
 		}
 	}
 }
 
 func socketName() string { return strconv.Itoa(os.Getpid()) + suffix }
 
-// listen makes the socket in the first candidate directory in which that succeeds.
 func (s *Server) listen() error {
 	var errs []error
 	for _, path := range candidates() {
@@ -200,7 +193,7 @@ func (s *Server) listenIn(path string) error {
 	sweep(d)
 	name := socketName()
 	address := within(d, name)
-	removeStale(d, name) // an earlier process with this process's number may have left it
+	removeStale(d, name) // of an earlier process with this id
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
@@ -223,7 +216,7 @@ func (s *Server) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // for example: no descriptor is left
+		if err != nil { // no descriptor is left, for example
 			s.opt.Log.Debug("a client of 'vnic stat'", "err", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
@@ -241,8 +234,7 @@ func (s *Server) accept() {
 	}
 }
 
-// enter registers a client, so that Close closes its connection; false: the server is closed or has
-// maxClients.
+// enter registers a client for Close; false: the server is closed or has maxClients.
 func (s *Server) enter(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,8 +245,8 @@ func (s *Server) enter(c *net.UnixConn) bool {
 	return true
 }
 
-// answer reads a client's request and answers it. If the client sends nothing, or no message, it is refused as one
-// with another version of the protocol.
+// answer answers a client's request. A client that sends no message is refused as one with another version of
+// the protocol.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.opt.patience))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",
@@ -279,7 +271,6 @@ func (s *Server) answer(c *net.UnixConn) {
 	}
 }
 
-// set applies a change to the lab.
 func (s *Server) set(args json.RawMessage) error {
 	var text string
 	if err := json.Unmarshal(args, &text); err != nil {

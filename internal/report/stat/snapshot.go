@@ -1,10 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server reads the counters of its ports at each request, and for each Page. Its socket is named after the process,
-// in a directory that only this user can access. A client sends one request, for a
-// Snapshot or for a change of the lab; the server answers (package jsonlines) and closes the connection: a client
-// that never reads costs a goroutine for some seconds. A Server that starts removes the sockets of processes that
-// were killed.
+// A Server's socket is named after the process, in a directory that only this user can access. A client sends
+// one request, and the server answers (package jsonlines) and closes the connection.
 package stat
 
 import (
@@ -25,47 +22,45 @@ type Port struct {
 	Kind string     // "virtio", "gve", "host", "uplink"
 	MAC  wire.MAC   // zero: the port has no MAC address of its own
 	NIC  *nic.Port  // nil: no queues
-	Link *wire.Link // the port's link, if NIC is nil
+	Link *wire.Link // if NIC is nil
 	Name string     // "": the link's name
 
-	Gateway func() gateway.Stats // the counters of a gateway; nil: the port is no gateway
+	Gateway func() gateway.Stats // nil: the port is no gateway
 
 	Memory func() (bytes uint64, counted bool) // host memory that the frontend's memory occupies; nil: not counted
 
-	// Holders asks the guest which of its connections hold tokens; nil: there is no way to ask the
-	// guest.
+	// Holders asks the guest which of its connections hold tokens; nil: there is no way.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
-// Snapshot has a vnic's counters at one moment. Counters begin at 0 with the process and only grow;
-// a port that goes away takes its counters with it. The JSON keys are API: schema 1.
+// Snapshot has a vnic's counters at one moment. A port that goes away takes its counters with it. The JSON keys
+// are API: schema 1.
 type Snapshot struct {
 	Schema  int            `json:"schema"`
 	PID     int            `json:"pid"`
-	Command string         `json:"command"` // such as "run", "boot", "serve"
+	Command string         `json:"command"`
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"`    // since the start, by the monotonic clock; for rates
+	Uptime  float64        `json:"uptime_seconds"`    // by the monotonic clock; for rates
 	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
 	Scale   *float64       `json:"scale,omitempty"` // how many times slower than their rates links are; 0: not slowed
-	Links   []LabLink      `json:"links,omitempty"` // the lab's links, sorted by name
+	Links   []LabLink      `json:"links,omitempty"` // sorted by name
 	Flows   *Flows         `json:"flows,omitempty"` // nil: no port counts flows
 }
 
-// LabLink is one direction of a link of the lab that packets can cross, or a memory. A Snapshot has only links that
-// have a rate or have carried something, and none if the lab describes no links.
+// LabLink is one direction of a link of the lab that packets can cross, or a memory.
 type LabLink struct {
 	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; the wire: "a.nic0 out", "a.nic0 in"
 	Rate    float64 `json:"rate,omitempty"` // bytes per second, by the lab file; 0: none
-	Payload uint64  `json:"payload_bytes"`  // counted at each crossing, retransmissions included
+	Payload uint64  `json:"payload_bytes"`  // at each crossing, retransmissions included
 	Bytes   uint64  `json:"bytes"`          // with headers, ring accesses, and the framing of PCIe and wires
-	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0 if it has no rate
+	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0: no rate
 }
 
 // Sandbox is the state of the process's sandbox (package broker).
 type Sandbox struct {
 	Mode    string `json:"mode"`    // "on"; or "log": nothing is refused
-	Refused uint64 `json:"refused"` // system calls that were refused, or in mode "log" would have been refused
+	Refused uint64 `json:"refused"` // refused system calls, or in mode "log" the ones that would be
 }
 
 // PortCounters are the counters of one port.
@@ -74,11 +69,11 @@ type PortCounters struct {
 	Kind        string             `json:"kind"`
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
-	Unsplit     uint64             `json:"unsplit"`          // frames of split queues that could not be split
+	Unsplit     uint64             `json:"unsplit"`          // frames for split queues that could not be split
 	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
-	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault of the NIC (vnic lab set) has been counted
-	Rules       int                `json:"rules"`            // number of flow rules
+	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault has been counted
+	Rules       int                `json:"rules"`
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
 	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // of the frontend's memory; nil: unknown
@@ -86,8 +81,7 @@ type PortCounters struct {
 	Queues      []Queue            `json:"queues"`
 }
 
-// Coalesced counts the GSO packets that the port made of several frames for a guest, and these
-// frames.
+// Coalesced counts the GSO packets that the port made of several frames for a guest, and these frames.
 type Coalesced struct {
 	Frames  uint64 `json:"frames"`
 	Packets uint64 `json:"packets"`
@@ -96,17 +90,16 @@ type Coalesced struct {
 // LinkCounters are the wire's counters of one port.
 type LinkCounters struct {
 	wire.Counters
-	Drops map[string]uint64 `json:"drops"` // by wire.DropReason; reasons with 0 are left out
+	Drops map[string]uint64 `json:"drops"` // by wire.DropReason, without zeros
 }
 
 // Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
 type Gateway struct {
-	// Refused counts flows, DNS questions and datagrams beyond the gateway's bounds.
+	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts flows, DNS questions and datagrams that the gateway ended to make room for a
-	// guest with fewer of them.
+	// Evicted counts what the gateway ended to make room for a guest that had fewer.
 	Evicted uint64 `json:"evicted"`
-	// Unreached counts flows whose other end did not answer, and connections that a guest began and did not confirm.
+	// Unreached counts flows whose other end did not answer, and connections that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
 	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
 	LostDatagrams uint64 `json:"lost_datagrams"`
@@ -130,7 +123,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads the counters of all ports. It does not read flows.
+// snapshot reads the counters of all ports, without flows.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
@@ -138,7 +131,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	names := map[string]int{}
 	for _, p := range ports {
 		c := p.read()
-		if names[c.Name]++; names[c.Name] > 1 { // names must be unique, also as labels of metrics
+		if names[c.Name]++; names[c.Name] > 1 { // labels of metrics must be unique
 			c.Name = fmt.Sprintf("%s#%d", c.Name, names[c.Name])
 		}
 		s.Ports = append(s.Ports, c)
@@ -202,7 +195,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 		}
 		c.GPUs = append(c.GPUs, gpu)
 	}
-	for i, split := range state.Splits { // Splits has an element for each queue pair
+	for i, split := range state.Splits {
 		rx, tx := p.QueueCounters(i)
 		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: Direction(rx), TX: Direction(tx)})
 	}

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place sets the directory of sockets to one that no other test uses, and that does not exist yet.
+// place sets a directory of sockets that does not exist yet.
 func place(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -86,9 +86,6 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 	}
 }
 
-// Clients that connect and never read do not keep other clients from being answered, unless there
-// are too many of them, and do not keep a server from closing.
-//
 // Invariant: vnic stat: A client that never reads keeps neither other clients from being answered
 // nor a vnic from ending.
 func TestClientThatNeverReads(t *testing.T) {
@@ -121,13 +118,12 @@ func TestClientThatNeverReads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.Close() // while the others still keep their connections open
+	s.Close() // others still keep their connections open
 	for _, c := range held {
 		_ = c.Close()
 	}
 }
 
-// Read returns an error for nonsense that a foreign server sends.
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
@@ -165,7 +161,6 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if d, err := openDir(dir, true); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, %v", dir, d, err)
 		}
-		// Start continues without a socket, and creates no file in the directory.
 		t.Setenv(EnvDir, dir)
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
@@ -178,15 +173,14 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		testkit.ErrorIs(t, err, ErrNone)
 		_, err = Find(t.Context())
 		testkit.ErrorIs(t, err, ErrNone)
-		testkit.ErrorSays(t, err, why) // the client gets the reason
+		testkit.ErrorSays(t, err, why)
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)
 	}
 }
 
-// The socket of a killed process is removed; a socket with a listener stays, and so does one of a
-// living process, which may be about to listen.
+// A living process without a listener may be about to listen.
 //
 // Invariant: vnic stat: The socket of a killed vnic is removed.
 func TestStaleSocketsAreSwept(t *testing.T) {
@@ -281,7 +275,6 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 	}
 }
 
-// The page for people loads nothing from elsewhere, and escapes names.
 func TestPageShowsTheCounters(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve"})
@@ -300,18 +293,15 @@ func TestPageShowsTheCounters(t *testing.T) {
 	}
 }
 
-// More concurrent pages than the limit are refused, not queued.
 func TestPagesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/", pagesAtOnce, "too many at once: try again\n")
 }
 
-// More concurrent requests for metrics than the limit are refused, not queued.
 func TestScrapesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
 }
 
-// oneTooMany requests a page while the maximum is being answered: the request is refused with this
-// text; a later one is answered.
+// oneTooMany requests a page while the maximum is being answered.
 func oneTooMany(t *testing.T, path string, most int, refusal string) {
 	t.Helper()
 	place(t)
@@ -351,7 +341,6 @@ func TestBitRateHasThreeDigits(t *testing.T) {
 	}
 }
 
-// An impairment's counters are in the JSON if the impairment did something, and can be read again.
 func TestLinkCountersOfImpairments(t *testing.T) {
 	for text, c := range map[string]wire.Counters{`"delay_full":0,"not_learned":0,`: {},
 		`"delay_full":0,"duplicated":3,"corrupted":4,"marked":5,"not_learned":0,`: {Duplicated: 3, Corrupted: 4, Marked: 5}} {
@@ -399,7 +388,7 @@ new wire tx 0 0 bit/s
 		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
-	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process, with another pid
+	began := &Snapshot{PID: 8, Command: "run", Uptime: 1}
 	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Counters: wire.Counters{Received: 3}}}}}
@@ -408,7 +397,6 @@ new wire tx 0 0 bit/s
 	}
 }
 
-// A client is answered while ports come and go.
 func TestPortsComeAndGo(t *testing.T) {
 	place(t)
 	s := start(t, Options{})
@@ -436,8 +424,6 @@ func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// The number of calls that a sandbox has refused is in the JSON, the metrics and, if it is not 0, the
-// table; none of them mention a sandbox for a process without one.
 func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
 	place(t)
 	for _, tt := range []struct {

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Table writes a table of counters: the rates per second between before and now, or, if before is
-// nil, the values since the process began. It leaves out queues that had no packet and dropped none.
+// Table writes a table of counters: rates per second between before and now, or, if before is nil, the values
+// since the process began.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -49,25 +49,22 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	return err
 }
 
-// table collects the text of tables of counters.
 type table struct {
 	text    strings.Builder
-	seconds float64 // time between the two snapshots
-	bits    bool    // show counters of bytes as bits per second, as rates of links are given
+	seconds float64
+	bits    bool // show bits per second
 }
 
 func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
 
-// write adds a table of rows, and strips the spaces at the ends of lines.
 func write[R any](t *table, columns report.Columns[R], rows []R) {
 	var text strings.Builder
-	_ = columns.Right(&text, rows, nil) // writes to a strings.Builder do not fail
+	_ = columns.Right(&text, rows, nil) // does not fail
 	for line := range strings.Lines(text.String()) {
 		t.printf("%s\n", strings.TrimRight(line, " \n"))
 	}
 }
 
-// amount returns the heading of columns of bytes.
 func (t *table) amount() string {
 	if t.bits {
 		return "BIT RATE"
@@ -75,8 +72,7 @@ func (t *table) amount() string {
 	return "BYTES"
 }
 
-// rate returns the growth of a counter per second. If the counter is smaller than before, it was
-// reset to 0 in between.
+// rate returns a counter's growth per second. A counter that has become smaller began at 0 again.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0
@@ -96,8 +92,7 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate formats n bits per second with three digits and an SI prefix, or as a whole number without a prefix:
-// "16.8 Mbit/s", "0 bit/s".
+// bitRate formats n bits per second with an SI prefix and three digits; a number without a prefix is whole.
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
@@ -107,16 +102,15 @@ func bitRate(n float64) string {
 	return strconv.FormatFloat(n, 'f', digits, 64) + " " + prefix + "bit/s"
 }
 
-// portRow is a row of the table of ports: half of a queue pair, a direction of the port's link, or a reason for which
-// the link dropped packets. Rows of a link have fewer counters than rows of queues.
+// portRow is half of a queue pair, a direction of the port's link, or a reason for which the link dropped
+// packets.
 type portRow struct {
 	port, queue, name string
 	before, now       Direction
-	shown             []string // headings of the counters to show in this row; nil: all
+	shown             []string // headings of the counters to show; nil: all
 }
 
-// portColumns returns the columns: port, queue, half of the queue pair, and the counters, with all bytes after the
-// packets.
+// portColumns has all bytes after the packets.
 func (t *table) portColumns() report.Columns[portRow] {
 	list := report.Columns[portRow]{
 		{Title: "PORT", Text: func(r *portRow) string { return r.port }},
@@ -139,7 +133,6 @@ func (t *table) portColumns() report.Columns[portRow] {
 	return list
 }
 
-// portRows returns, for each port, the rows of its link and of the queues that had, or dropped, a packet.
 func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	for i := range now.Ports {
 		p, old := &now.Ports[i], before.find(now.Ports[i].Name)
@@ -174,7 +167,7 @@ func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	return rows
 }
 
-// find returns the counters of the port with this name; if there is none, counters of 0.
+// find returns the port's counters, or counters of 0.
 func (s *Snapshot) find(name string) *PortCounters {
 	if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
 		return &s.Ports[i]

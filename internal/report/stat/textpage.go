@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// pageText is the page for people on the metrics' port: the table of vnic stat --once, which the browser reloads
-// every 2 s. It loads nothing else and has no script.
+// pageText is the page for people, which the browser reloads every 2 s. It loads nothing else and has no
+// script.
 var pageText = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -27,10 +27,8 @@ var pageText = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 </html>
 `))
 
-// pagesAtOnce is how many pages the server makes at the same time; it refuses more.
 const pagesAtOnce = 4
 
-// page returns the handler that serves the page of s.
 func page(s *Server) http.HandlerFunc {
 	return atOnce(pagesAtOnce, "too many at once: try again", func(w http.ResponseWriter, _ *http.Request) {
 		now := s.snapshot(shownFlows, askHolders)

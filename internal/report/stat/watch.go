@@ -9,7 +9,6 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// watched is the lab that a Server shows, until Close.
 type watched struct {
 	server *Server
 	lab    *lab.Lab
@@ -19,8 +18,8 @@ type watched struct {
 	looker *looker
 }
 
-// Watch makes s show all ports on a lab's switch, and the lab's links if it describes any, until the caller closes
-// the result. It is a lab.Service.
+// Watch makes s show the ports on a lab's switch, and the lab's links if it describes any, until the result is
+// closed. It is a lab.Service.
 func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	ports := map[wire.Port]*lab.Port{}
 	for _, p := range l.Ports() {
@@ -28,7 +27,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	}
 	s.SetPorts(func() (list []Port) {
 		for _, link := range l.Switch().Links() {
-			p := Port{Kind: "host", Link: link} // for a gateway: the host is behind it
+			p := Port{Kind: "host", Link: link} // a gateway: the host is behind it
 			if g, ok := link.Port().(interface{ Stats() gateway.Stats }); ok {
 				p.Gateway = g.Stats
 			}
@@ -53,7 +52,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	return w, nil
 }
 
-// Close stores the last Page of the lab for Server.Last, and releases the lab.
+// Close stores the last Page of the lab, and releases the lab.
 func (w *watched) Close() error {
 	s := w.server
 	s.last.Store(s.page(0, askHolders))

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// stuck is a writer that blocks until it is freed.
 type stuck struct{ entered, free chan struct{} }
 
 func (s stuck) Write(b []byte) (int, error) {
@@ -23,8 +22,7 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapAllocatesNothing: a tap allocates nothing, neither while the ring has room nor when it is
-// full. The test blocks the writer goroutine, because its allocations would be counted too.
+// The test blocks the writer goroutine, whose allocations would be counted.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestTapAllocatesNothing(t *testing.T) {
@@ -57,9 +55,6 @@ func TestTapAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestWriterAllocatesNothing: the writer goroutine does not allocate either, once its buffers have
-// grown.
-//
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestWriterAllocatesNothing(t *testing.T) {
 	c := &Capture{out: io.Discard}
@@ -75,7 +70,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 		i.missed.Add(1)
 		w.take(r)
 	}
-	for range 1000 { // lets the list of packets in the file's buffer grow to its final size
+	for range 1000 { // the list of packets grows to its final size
 		f()
 	}
 	if n := testing.AllocsPerRun(1000, f); n > 0 {
@@ -83,8 +78,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures the cost of a capture per packet sent and received, compared with no
-// capture; writes to the file never block.
+// BenchmarkDeliver measures packets with a capture and without.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name    string
@@ -113,7 +107,6 @@ func BenchmarkDeliver(b *testing.B) {
 	}
 }
 
-// BenchmarkWrite measures the writer's cost per packet.
 func BenchmarkWrite(b *testing.B) {
 	c := &Capture{out: io.Discard}
 	w := &writer{c: c, sink: newSink(c.out)}

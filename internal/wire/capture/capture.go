@@ -15,24 +15,23 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPayload is the most bytes of a packet's payload that a capture can write: all of it.
+// MaxPayload is the most bytes of a packet's payload in a capture.
 const MaxPayload = 1 << 16
 
-// ErrStuck is the error after Close gave up on a writer that accepts nothing, such as a pipe that is
-// not read.
+// ErrStuck is the error after Close gave up on a writer that accepts nothing.
 var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
 // Options configure a capture.
 type Options struct {
-	Payload int // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
-	// Records is the most packets that wait to be written, rounded up to a power of 2; 0: as many as
-	// fit 32 MiB, 256 to 8192.
+	Payload int // bytes of each packet, 0 to MaxPayload; 0: headers only
+	// Records bounds the packets that wait to be written, rounded up to a power of 2; 0: as many as fit 32 MiB, 256
+	// to 8192.
 	Records int
 	Comment string // of the whole file
-	// Once writes a frame once if one captured port sends it and others receive it at once: as it
-	// was sent, with its fate at each. Frames delayed by a link are still written when they arrive.
+	// Once writes a frame once if one captured port sends it and others receive it at once: as it was sent, with
+	// its fate at each. Frames that a link delays are still written when they arrive.
 	Once bool
-	// Failed is called once, at the first error, by a goroutine of Capture or in Close; nil: see Close.
+	// Failed is called once, at the first error; nil: see Close.
 	Failed func(err error)
 
 	patience time.Duration // tests: of Close
@@ -52,17 +51,17 @@ type Capture struct {
 	start time.Time
 
 	kick   chan struct{} // capacity 1
-	asleep atomic.Bool   // the writer sleeps, or is about to: a commit wakes it
+	asleep atomic.Bool   // the writer sleeps, or is about to
 	ending atomic.Bool
 	done   chan struct{} // closed when the writer has ended
 	broken atomic.Bool   // taps capture nothing more
 	left   atomic.Bool   // Close gave up on the writer
 
 	written atomic.Uint64 // packets written
-	moved   atomic.Uint64 // records processed by the writer
+	moved   atomic.Uint64 // records that the writer has processed
 	closing sync.Once
 
-	mu     sync.Mutex // guards the fields below; not held while writing
+	mu     sync.Mutex // guards the following; not held while writing
 	ifaces []*iface
 	links  []*wire.Link
 	err    error
@@ -71,11 +70,10 @@ type Capture struct {
 // Stats count packets.
 type Stats struct {
 	Packets uint64 // in the file
-	Missed  uint64 // not captured, because the file was not written fast enough, or at all
+	Missed  uint64 // not captured: the file was not written fast enough, or at all
 }
 
-// Create creates the file and captures to it. A FIFO must already have its reader, and no other
-// capture may use the file.
+// Create creates the file and captures to it (outfile.Create).
 func Create(name string, o Options) (*Capture, error) {
 	f, err := outfile.Create(name)
 	if err != nil {
@@ -122,10 +120,9 @@ func (c *Capture) Attach(l *wire.Link) {
 	t.rx = c.add(l.Name()+rxSuffix, "what comes for port "+l.Name(), true)
 	c.links = append(c.links, l)
 	l.SetTap(t)
-	c.wake() // the file's header, and so perhaps the first error, comes before traffic
+	c.wake() // the file's header, and perhaps the first error, comes before traffic
 }
 
-// rxSuffix ends the names of interfaces for received packets.
 const rxSuffix = "-rx"
 
 func (c *Capture) add(name, about string, rx bool) *iface {
@@ -134,7 +131,6 @@ func (c *Capture) add(name, about string, rx bool) *iface {
 	return i
 }
 
-// interfaces returns the interfaces.
 func (c *Capture) interfaces() []*iface {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,15 +145,14 @@ func (c *Capture) Stats() (s Stats) {
 		s.Missed += i.missed.Load()
 		seen += i.seen.Load()
 	}
-	if c.left.Load() { // records still waiting for the writer are in no file
+	if c.left.Load() { // waiting records are in no file
 		s.Missed = seen - s.Packets
 	}
 	return s
 }
 
-// Close ends the capture when all captured packets are written, and returns the first error. It
-// waits as long as the file accepts bytes, and a moment more; a writer that blocks in w.Write for
-// ever keeps its goroutine.
+// Close ends the capture when all captured packets are written, and returns the first error. It gives up when
+// the file accepts nothing for a while.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()
@@ -204,7 +199,6 @@ func (c *Capture) end() {
 	}
 }
 
-// fail ends the capture, with the first error.
 func (c *Capture) fail(err error) {
 	c.mu.Lock()
 	first := c.err == nil

@@ -22,9 +22,6 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// TestFileTellsWhatPassed: the file has each frame as its sender sent it and as its receiver got
-// it, in the order of these events, with comment, direction and queue.
-//
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestFileTellsWhatPassed(t *testing.T) {
@@ -42,14 +39,14 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p, super)
 	b.send(b.tcp(a.mac, nil, 0, 0, 0, 0))
 	a.send(a.arp())
-	a.send(a.tcp(a.mac, a.gpu, gpuSize/2, 100, 0, 0)) // to itself
+	a.send(a.tcp(a.mac, a.gpu, gpuSize/2, 100, 0, 0))
 	b.busy = true
 	a.send(p)
 	b.busy = false
 	a.send(p)
 	testkit.OK(t, c.Close())
 	testkit.OK(t, c.Close())
-	a.send(p) // no tap sees it any more
+	a.send(p)
 
 	f, err := os.Open(name)
 	testkit.OK(t, err)
@@ -118,9 +115,6 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// TestHeadersOnly: the file has no byte of payload unless the options ask for payload, and then
-// exactly as many bytes as they ask for.
-//
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
 func TestHeadersOnly(t *testing.T) {
@@ -144,8 +138,7 @@ func TestHeadersOnly(t *testing.T) {
 	}
 }
 
-// For RoCEv2 the headers after UDP's are captured, as far as they are present, and nothing after
-// them.
+// RoCEv2's headers are captured, as far as they are present, and nothing after them.
 func TestHeadersOfRoCE(t *testing.T) {
 	for _, c := range []struct{ port, opcode, size, want int }{
 		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
@@ -177,9 +170,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// TestLostSegmentsAreNamed: the segments that the comment of a sent packet names as lost on the
-// sender's link, and the segments that arrived, are together all segments of the packet; a receiver's
-// link has lost the segments that the file does not have as received.
+// The segments named as lost on the sender's link, and the segments that arrived, are all segments of the
+// packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -278,8 +270,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
-	// For payload beyond the end of its memory the comment has the sender's description; the copier
-	// refuses such payload.
+	// The copier refuses it.
 	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
@@ -293,8 +284,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	}
 }
 
-// load makes each host send a number of batches of 32 packets to the next host, each host in a
-// goroutine of its own, and returns the number of sent packets.
+// load makes each host send batches of 32 packets to the next host.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -329,9 +319,6 @@ func eight(t *testing.T) (hosts []*host) {
 	return hosts
 }
 
-// TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all
-// frames arrive; each one is captured or counted as missed.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
@@ -355,7 +342,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 		var frames []frame
 		var stats map[string]pcapgo.NgInterfaceStatistics
 		var reading sync.WaitGroup
-		if freed { // later the pipe is read
+		if freed {
 			reading.Go(func() { frames, stats = read(t, r) })
 		}
 		err = c.Close()
@@ -383,7 +370,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// stuckWriter blocks in Write until a value arrives on the channel, and writes nothing.
+// stuckWriter blocks in Write until a value arrives, and writes nothing.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {
@@ -391,9 +378,6 @@ func (w stuckWriter) Write([]byte) (int, error) {
 	return 0, unix.EIO
 }
 
-// TestWriterThatNeverEndsIsLeft: if a Write never returns, Close does not wait for it, and the
-// packets not yet written count as missed.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	hosts := eight(t)
@@ -409,7 +393,6 @@ func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	testkit.Equal(t, "stats in the end", c.Stats(), Stats{Missed: 2 * sent})
 }
 
-// shortWriter accepts only a number of bytes.
 type shortWriter struct {
 	bytes.Buffer
 	room int
@@ -424,9 +407,6 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestWhatIsCapturedIsInTheFile: packets that the capture has not yet written when the disk is full
-// count as missed.
-//
 // Invariant: wire/capture: Each packet is completely in the file, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	hosts := eight(t)
@@ -453,9 +433,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests above: with room in the
-// ring the capture misses no packet. It also shows that the file has no packet as received before it
-// has the packet as sent.
+// TestNothingIsMissedWhenThereIsRoom is the negative control. No packet is in the file as received before it is
+// there as sent.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -475,9 +454,6 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// TestWriteErrorStopsCapture: the error is reported once, packets missing in the file are counted,
-// and traffic continues.
-//
 // Invariant: wire/capture: A writer that blocks or fails delays no packet.
 func TestWriteErrorStopsCapture(t *testing.T) {
 	hosts := eight(t)
@@ -492,7 +468,7 @@ func TestWriteErrorStopsCapture(t *testing.T) {
 	for _, h := range hosts {
 		c.Attach(h.link)
 	}
-	<-called // before any traffic
+	<-called
 	sent := load(t, hosts, 20)
 	for _, h := range hosts {
 		testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), 20*32)
@@ -518,8 +494,6 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-// TestNoPortIsAFileToo: a capture without ports writes a readable file, and after Close it attaches to
-// no port.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)
@@ -529,7 +503,7 @@ func TestNoPortIsAFileToo(t *testing.T) {
 	}
 	sw := newSwitch(t)
 	a := newHost(t, sw, 0, wire.LinkOptions{})
-	c.Attach(a.link) // too late
+	c.Attach(a.link)
 	hello(a)
 	if a.link.Tap() != nil {
 		t.Error("a capture that has ended watches")

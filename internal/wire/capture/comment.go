@@ -7,10 +7,9 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// text is a comment being made. There is one for each packet, and fmt would be slow for it.
+// text is a comment being made: fmt would be slow for each packet.
 type text []byte
 
-// add appends strings and numbers.
 func (t *text) add(parts ...any) {
 	for _, p := range parts {
 		switch p := p.(type) {
@@ -26,10 +25,8 @@ func (t *text) add(parts ...any) {
 	}
 }
 
-// offset is formatted in base 16.
 type offset uint64
 
-// part begins a part of the comment.
 func (t *text) part(parts ...any) {
 	if len(*t) > 0 {
 		t.add("; ")
@@ -64,7 +61,7 @@ func (r *record) comment(t *text) {
 			t.add(" bytes of payload from ")
 		case r.verdict == wire.Taken:
 			t.add(" bytes of payload to ")
-		default: // the payload never got there
+		default:
 			t.add(" bytes of payload still in ")
 		}
 		r.places.text(t)
@@ -90,7 +87,6 @@ func (r *record) comment(t *text) {
 	r.fate(t)
 }
 
-// endsText adds a frame's fate at its receivers.
 func (r *record) endsText(t *text) {
 	for i := range r.ends[:r.nEnds] {
 		e := &r.ends[i]
@@ -136,10 +132,9 @@ func (r *record) endsText(t *text) {
 	}
 }
 
-// fate adds the frame's verdict, unless the comment already says it.
 func (r *record) fate(t *text) {
 	switch {
-	case r.verdict == wire.Taken && r.iface.rx: // queue and place are in the comment already
+	case r.verdict == wire.Taken && r.iface.rx: // they are in the comment already
 	case r.verdict == wire.Taken:
 		t.part("taken")
 	case r.reason != wire.DropLinkLoss:
@@ -180,7 +175,7 @@ func (r *record) lostText(t *text) {
 	t.add(" of ", r.segments)
 }
 
-// text adds the place of the payload: for GPU memory, offset and length of each fragment.
+// text adds the place of the payload: in GPU memory each fragment's.
 func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {
@@ -213,12 +208,11 @@ func (ps *locations) text(t *text) {
 	}
 }
 
-// memory names memory that is not a GPU's.
 func memory(d dma.MemKind) string {
 	switch d {
 	case dma.Wire:
 		return "a buffer of the wire"
-	case dma.Private: // frames made by a NIC, such as RDMA packets; their bytes count where they came from
+	case dma.Private: // frames made by a NIC
 		return "the NIC's own memory"
 	}
 	return "host memory"

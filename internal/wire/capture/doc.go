@@ -1,19 +1,13 @@
-// Package capture writes the packets of a switch's ports to a pcapng file
-// (draft-ietf-opsawg-pcapng), for tshark and the like.
+// Package capture writes the packets of a switch's ports to a pcapng file (draft-ietf-opsawg-pcapng).
 //
-// Each port is two interfaces, NAME-tx and NAME-rx as its guest sees them: packets that it sent,
-// whatever their fate, and packets that came for it. A frame between two captured ports is in the
-// file twice, as its sender's tx and as its receiver's rx: to see one side of a connection, filter
-// by one port. With Options.Once a frame that no link delays is in the file once, as it was sent,
-// and its comment has its fate at the ports that received it. Headers are always captured, and
-// payload as far as configured; both are read in place, in GPU memory too. A comment on each packet
-// has the place of its payload, and its fate.
+// Each port is two interfaces, NAME-tx and NAME-rx: packets that its guest sent, and packets that came for it.
+// A frame between two captured ports is in the file twice; with Options.Once, unless a link delays it, it is
+// there once, as it was sent. Payload is captured as far as configured, read in place, in GPU memory too. A
+// comment on each packet has the place of its payload, and its fate.
 //
-// A GSO packet is one frame, with the lengths of the whole packet in its headers; its comment has
-// the number of segments. Checksums are captured as they pass: a partial one is incomplete.
+// A GSO packet is one frame. Checksums are captured as they pass: a partial one is incomplete.
 //
-// Capture never delays traffic. A Tap fills a record in a bounded ring, without locks and without
-// allocating; one goroutine writes the records. Packets that find no room are not captured, but
-// counted: in Stats, and in the file. After a write error nothing more is captured, and traffic
-// goes on.
+// A Tap fills a record in a bounded ring, without locks and without allocating; one goroutine writes the
+// records. Packets that find no room are counted, in Stats and in the file. After a write error nothing more is
+// captured, and traffic goes on.
 package capture

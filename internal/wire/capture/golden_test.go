@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// TestGolden checks that the blocks of a file equal the golden ones, byte for byte. The clock is
-// synctest's.
+// The clock is synctest's.
 func TestGolden(t *testing.T) {
 	got := make(map[string]string)
 	for name, capture := range map[string]func(t *testing.T, out io.Writer){
@@ -42,7 +41,6 @@ func TestGolden(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// step waits until all goroutines are idle, and advances the clock a little.
 func step() {
 	synctest.Wait()
 	time.Sleep(time.Millisecond + 1)
@@ -54,7 +52,7 @@ func goldenNoPort(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// goldenTraffic sends packets of many kinds between three ports; the third is attached later.
+// goldenTraffic sends packets of many kinds between three ports.
 func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	a, b := pair(t)
 	c := attached(t, out, o, a, b)
@@ -62,8 +60,8 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 		from.send(ps...)
 		step()
 	}
-	send(a, a.tcp(b.mac, nil, 0, 0, 0, 1))                             // no payload
-	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))                      // one byte
+	send(a, a.tcp(b.mac, nil, 0, 0, 0, 1))
+	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))
 	send(a, a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 2))                   // from two pieces of GPU memory
 	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a GSO packet, from host memory
 	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, partly outside of buffers
@@ -96,7 +94,6 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	testkit.OK(t, c.Close())
 }
 
-// pieces returns n non-adjacent pieces of a region.
 func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	for i := range n {
 		segs = append(segs, r.Segment(uint64(i)*4096, size))
@@ -104,11 +101,11 @@ func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	return segs
 }
 
-// goldenDropped has a packet for every drop reason, as seen by its sender and by its receiver.
+// goldenDropped has a packet for every drop reason at sender and receiver.
 func goldenDropped(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	c := attached(t, out, Options{}, a, b)
-	a.send(a.tcp(a.mac, a.gpu, 0, 100, 0, 0)) // to itself
+	a.send(a.tcp(a.mac, a.gpu, 0, 100, 0, 0))
 	step()
 	p := a.tcp(b.mac, a.gpu, 0, 100, 0, 0)
 	b.busy = true
@@ -132,7 +129,6 @@ func goldenDropped(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// goldenImpaired has links that lose segments and hold some back.
 func goldenImpaired(t *testing.T, out io.Writer) {
 	sw := newSwitch(t)
 	a := newHost(t, sw, 0, wire.LinkOptions{Up: wire.Impairment{Seed: 4, Loss: 0.3, Reorder: 0.2}})
@@ -140,9 +136,9 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 	b.send(b.arp())
 	c := attached(t, out, Options{}, a, b)
 	for i := range 12 {
-		a.send(a.tcp(b.mac, a.gpu, 0, 500, 0, uint32(i*500))) // one segment
+		a.send(a.tcp(b.mac, a.gpu, 0, 500, 0, uint32(i*500)))
 		step()
-		time.Sleep(time.Second) // releases held segments
+		time.Sleep(time.Second) // held segments arrive
 	}
 	for i := range 6 {
 		a.send(a.tcp(b.mac, a.gpu, 0, 40*1000, 1000, uint32(i*40*1000)))
@@ -163,14 +159,13 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.Writer.Write(b)
 }
 
-// goldenMissed has packets for which the ring had no room: the next record of their interface has
-// their number, and so do the statistics.
+// goldenMissed has packets for which the ring had no room.
 func goldenMissed(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	g := &gate{make(chan struct{}), out}
 	c := attached(t, g, Options{Records: 4}, a)
 	step()
-	for round := range uint32(2) { // a miss that was reported is not reported again
+	for round := range uint32(2) { // a miss is not reported twice
 		for i := range uint32(7) {
 			a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+i))
 			b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, 100*round+i))
@@ -179,15 +174,14 @@ func goldenMissed(t *testing.T, out io.Writer) {
 		step()
 		g.open = make(chan struct{})
 		a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+50))
-		step() // the writer has taken the record, and blocks on the file again
+		step() // the writer blocks on the file again
 	}
 	close(g.open)
 	step()
 	testkit.OK(t, c.Close())
 }
 
-// blocks are the block types in a capture (draft-ietf-opsawg-pcapng, 4): name, and length of the
-// fixed fields.
+// blocks are block types (draft-ietf-opsawg-pcapng, 4): name, and length of the fixed fields.
 var blocks = map[uint32]struct {
 	name  string
 	fixed int
@@ -198,7 +192,7 @@ var blocks = map[uint32]struct {
 	6:          {"enhanced packet", 20},
 }
 
-// dumpBlocks prints the blocks of a file: every byte, with each field and option on its own line.
+// dumpBlocks prints every byte of a file, with each field and option on its own line.
 func dumpBlocks(file []byte) (string, error) {
 	le := binary.LittleEndian
 	var b strings.Builder
@@ -254,8 +248,7 @@ func dumpData(b *strings.Builder, data []byte) {
 	}
 }
 
-// dumpOptions prints options: code, length, value (as text if it is) and padding. It prints the
-// architecture in the section header as GOARCH.
+// dumpOptions prints the architecture in the section header as GOARCH.
 func dumpOptions(b *strings.Builder, options []byte, owner string) error {
 	for len(options) > 0 {
 		code, n := binary.LittleEndian.Uint16(options), int(binary.LittleEndian.Uint16(options[2:]))

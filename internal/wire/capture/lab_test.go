@@ -23,23 +23,22 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const gpuSize = 1 << 20
 
-// host is a machine on the switch, whose port reports the placement of packets.
+// host is a port that reports the placement of packets.
 type host struct {
-	t    testing.TB
-	name string
-	mac  wire.MAC
-	w    *wire.Worker
-	sw   *wire.Switch
-	link *wire.Link
-	gpu  *dma.Region // memory of its GPU
-	mem  []byte      // the same memory
-	ram  *dma.Region
-	came atomic.Int64
-	busy bool // it has no buffers
-	// noGSO: it accepts no GSO packets.
+	t     testing.TB
+	name  string
+	mac   wire.MAC
+	w     *wire.Worker
+	sw    *wire.Switch
+	link  *wire.Link
+	gpu   *dma.Region // of its GPU
+	mem   []byte      // the same memory
+	ram   *dma.Region
+	came  atomic.Int64
+	busy  bool
 	noGSO bool
 	seg   [1]dma.Segment
-	// place, if set, decides Deliver's verdict and placement of a packet.
+	// place, if set, decides Deliver's verdict and placement.
 	place func(p *wire.Packet) (wire.Verdict, wire.Placement)
 }
 
@@ -85,8 +84,8 @@ func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 
-// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory, and reports that place: all but
-// 64 bytes lie outside of the registered buffer.
+// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory: all but 64 bytes lie outside of the
+// registered buffer.
 func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tap := h.link.Tap()
 	for _, p := range batch {
@@ -119,7 +118,6 @@ func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 
 func (h *host) send(ps ...*wire.Packet) { h.link.Deliver(h.w, ps) }
 
-// pair makes two hosts whose places the switch has learned.
 func pair(t testing.TB) (a, b *host) {
 	t.Helper()
 	sw := newSwitch(t)
@@ -128,8 +126,7 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture of the packets that hosts send and receive. Its patience is long, so
-// that a writer that gets no CPU for a while does not count as stuck.
+// attached starts a capture with long patience: a writer may get no CPU for a while.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
 	o.patience = cmp.Or(o.patience, testkit.Patience)
@@ -140,14 +137,13 @@ func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	return c
 }
 
-// hello makes the switch learn the places of hosts.
 func hello(hosts ...*host) {
 	for _, h := range hosts {
 		h.send(h.arp())
 	}
 }
 
-// tcp makes a packet with n bytes of payload at offset off of a region; mss > 0: a GSO packet.
+// tcp makes a packet with n bytes of payload at off of a region; mss > 0: a GSO packet.
 func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
 	h.t.Helper()
 	be := binary.BigEndian
@@ -188,7 +184,6 @@ func (h *host) arp() *wire.Packet {
 	return p
 }
 
-// frame is a frame in a file.
 type frame struct {
 	iface   string
 	data    []byte
@@ -198,7 +193,6 @@ type frame struct {
 	info    gopacket.CaptureInfo
 }
 
-// read reads all frames and statistics of a file.
 func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.NgInterfaceStatistics) {
 	t.Helper()
 	stats = map[string]pcapgo.NgInterfaceStatistics{}

@@ -8,9 +8,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// A frame is in the file once, with its fate at both ends: whole, cut for a receiver without GSO,
-// at several receivers, or partly dropped.
-//
 // Invariant: wire/capture: With both ends in one record, a frame is in the file only once.
 func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	sw := newSwitch(t)
@@ -33,11 +30,11 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 	b.noGSO = true
 	a.send(a.tcp(b.mac, a.ram, 0x2000, 3000, 1448, 1000))
-	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // an unknown address: it is flooded
+	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // it is flooded
 	b.busy = true
-	a.send(p) // b is busy: a real sender would retry, so the capture leaves this attempt out
+	a.send(p) // a real sender would retry: the capture leaves this attempt out
 	testkit.OK(t, c.Close())
-	a.send(p) // the capture has ended
+	a.send(p)
 	got, _ := read(t, &out)
 	want := []struct{ iface, comment string }{
 		{"A-tx", "1000 bytes of payload from GPU 0, frag 0x1f00+256, 0x2000+744; to B: queue 3, split: 54 bytes in the " +
@@ -61,7 +58,6 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 }
 
-// If a comment has no room for all receivers, it says that there are more.
 func TestFloodToManyIsThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer
@@ -74,8 +70,6 @@ func TestFloodToManyIsThereOnce(t *testing.T) {
 	}
 }
 
-// Eight workers send to each other concurrently: each frame is in the file once, as it was sent, or
-// counted as missed.
 func TestFramesUnderLoadAreThereOnce(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer

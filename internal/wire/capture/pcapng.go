@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Block types of pcapng, with the sections of draft-ietf-opsawg-pcapng that define them.
+// Block types of pcapng (draft-ietf-opsawg-pcapng).
 const (
 	sectionHeader        = 0x0a0d0d0a // 4.1
 	interfaceDescription = 1          // 4.2
@@ -15,12 +15,12 @@ const (
 	interfaceStatistics  = 5          // 4.6
 )
 
-// Fields of the section header (4.1). Its magic shows a reader the byte order of the section.
+// Fields of the section header (4.1).
 const (
 	byteOrderMagic = 0x1a2b3c4d
 	versionMajor   = 1
 	versionMinor   = 0
-	lengthUnknown  = math.MaxUint64 // the file may be a pipe: nothing is changed later
+	lengthUnknown  = math.MaxUint64 // the file may be a pipe
 )
 
 // linkTypeEthernet is LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
@@ -47,7 +47,7 @@ const (
 	ifOS          = 12
 )
 
-// nanoseconds is an if_tsresol: timestamps count units of 10 to the power of -9 seconds.
+// nanoseconds is an if_tsresol: 10 to the power of -9 seconds.
 const nanoseconds = 9
 
 // Options of an enhanced packet (4.3).
@@ -74,14 +74,12 @@ const (
 	isbIfDrop    = 5
 )
 
-// packetHead is the length of an enhanced packet block (4.3) before its data: type, block length,
-// interface, timestamp and two lengths.
+// packetHead is the length of an enhanced packet block (4.3) before its data.
 const packetHead = 28
 
 var le = binary.LittleEndian
 
-// block is a pcapng block being made, little endian. It is reused for the next one: once it has
-// grown to the longest block it allocates nothing.
+// block is a pcapng block being made, little endian. It is reused: it allocates nothing once it has grown.
 type block []byte
 
 // begin starts a block; end fills in its length.
@@ -94,33 +92,30 @@ func (b *block) uint16(v uint16) { *b = le.AppendUint16(*b, v) }
 func (b *block) uint32(v uint32) { *b = le.AppendUint32(*b, v) }
 func (b *block) uint64(v uint64) { *b = le.AppendUint64(*b, v) }
 
-// timestamp appends a time in units of if_tsresol, its upper half first (4.3).
+// timestamp appends a time, its upper half first (4.3).
 func (b *block) timestamp(ns int64) {
 	b.uint32(uint32(uint64(ns) >> 32))
 	b.uint32(uint32(ns))
 }
 
-// option begins an option of length bytes; the caller appends them, and the padding.
+// option begins an option; the caller appends length bytes and the padding.
 func (b *block) option(code, length uint16) {
 	b.uint16(code)
 	b.uint16(length)
 }
 
-// pad appends the bytes that make n a multiple of 4.
 func (b *block) pad(n int) {
 	var zero [3]byte
 	*b = append(*b, zero[:-n&3]...)
 }
 
-// text appends an option, unless the text is empty.
 func (b *block) text(code uint16, s string) {
 	if s != "" {
 		b.optionText(code, []byte(s))
 	}
 }
 
-// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut before
-// the character that does not fit.
+// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut between characters.
 func (b *block) optionText(code uint16, s []byte) {
 	if n := math.MaxUint16; len(s) > n {
 		for n > math.MaxUint16-utf8.UTFMax && !utf8.RuneStart(s[n]) {

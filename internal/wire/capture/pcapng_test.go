@@ -21,7 +21,6 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// contents is everything that pcapgo reads from a file.
 type contents struct {
 	section    pcapgo.NgSectionInfo
 	interfaces []pcapgo.NgInterface
@@ -35,7 +34,6 @@ type packet struct {
 	Data []byte
 }
 
-// contentsOf reads a file to its end.
 func contentsOf(t rapid.TB, file []byte) (c contents) {
 	t.Helper()
 	r, err := pcapgo.NewNgReader(bytes.NewReader(file), pcapgo.NgReaderOptions{})
@@ -66,8 +64,7 @@ func contentsOf(t rapid.TB, file []byte) (c contents) {
 	return c
 }
 
-// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each written field from the file, and writes
-// the same bytes for these fields.
+// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each field, and writes the same bytes.
 func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	text := rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringN(-1, -1, 300))
 	rapid.Check(t, func(t *rapid.T) {
@@ -121,7 +118,6 @@ func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	})
 }
 
-// drawRecord makes a record with random properties for one of the capture's interfaces.
 func drawRecord(t *rapid.T, c *Capture) *record {
 	i := rapid.SampledFrom(c.ifaces).Draw(t, "interface")
 	i.seen.Add(1)
@@ -140,7 +136,6 @@ func drawRecord(t *rapid.T, c *Capture) *record {
 	return r
 }
 
-// packetOf returns what the file must contain for the next record.
 func packetOf(r *record) packet {
 	p := packet{gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n, Length: int(r.length),
 		InterfaceIndex: r.iface.id}, pcapgo.NgPacketOptions{Comments: []string{dump(r)}}, bytes.Clone(r.data)}
@@ -165,7 +160,6 @@ func packetOf(r *record) packet {
 	return p
 }
 
-// gopacketFile returns the file that gopacket writes.
 func gopacketFile(t *rapid.T, c contents, statistics bool) []byte {
 	var file bytes.Buffer
 	w, err := pcapgo.NewNgWriterInterface(&file, c.interfaces[0], pcapgo.NgWriterOptions{SectionInfo: c.section})
@@ -194,8 +188,7 @@ func equal(t rapid.TB, what string, got, want any) {
 	}
 }
 
-// An option's length has 16 bits: a longer text is cut between two characters, and the rest of the
-// file stays readable.
+// An option's length has 16 bits.
 func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -217,7 +210,6 @@ func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	}
 }
 
-// The capture does not write an inconsistent record, and ends with an error.
 func TestImpossibleFrameIsNotWritten(t *testing.T) {
 	for name, r := range map[string]*record{
 		"longer than the frame": {iface: &iface{}, data: make([]byte, 60), n: 60, length: 59},

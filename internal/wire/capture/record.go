@@ -8,22 +8,21 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bounds of a record's lists; of entries beyond them a record only notes that there are more.
+// Bounds of a record's lists; beyond them a record only notes that there are more.
 const (
 	maxFrags = 20 // a GSO packet is at most 17 pages
 	maxLost  = 8
 )
 
-// record is one frame on its way to the file. The goroutine that has reserved it writes it, then
-// the writer reads it.
+// record is one frame on its way to the file: of the goroutine that has reserved it, then of the writer.
 type record struct {
 	turn  atomic.Uint64 // see ring
-	index uint64        // its index in the ring
+	index uint64
 
 	iface    *iface // nil: nothing to write
 	when     int64  // Unix time in ns
-	data     []byte // buffer for the frame
-	n        int    // bytes used of data
+	data     []byte
+	n        int
 	length   uint32 // of the frame
 	payload  uint32 // of length
 	segments uint32
@@ -38,28 +37,27 @@ type record struct {
 	bounced  bool
 	places   locations
 	lost     [maxLost]run // segments that the link lost
-	losses   int          // number of them in lost
+	losses   int          // in lost
 	lostMore bool
-	held     int // segments that the link held back
+	held     int
 
-	// With Options.Once: origin is the packet being sent, for its receivers; nil: none. ends is its
-	// fate at its receivers. The record locates only the first receiver's payload.
+	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its receivers. Only the
+	// first receiver's payload is located.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
-	nEnds  int // number of ends
-	more   int // receivers that did not fit
+	nEnds  int
+	more   int
 	taken  locations
 }
 
-// maxEnds is the most receivers in a frame's comment.
 const maxEnds = 4
 
 // end is a frame's fate at one receiver.
 type end struct {
 	iface   *iface
-	frames  int // number of pieces in which it came, dropped ones included
+	frames  int // dropped ones included
 	dropped int
-	payload uint32 // bytes taken
+	payload uint32 // taken
 	reason  wire.DropReason
 	queue   int
 	split   bool
@@ -69,7 +67,7 @@ type end struct {
 	bounced bool
 }
 
-// arrived records that a receiver has taken or dropped a piece of the packet, or all of it.
+// arrived records that a receiver has taken or dropped a piece of the packet.
 func (r *record) arrived(i *iface, p *wire.Packet, place *wire.Placement) {
 	k := r.nEnds - 1
 	if k < 0 || r.ends[k].iface != i {
@@ -95,10 +93,9 @@ func (r *record) arrived(i *iface, p *wire.Packet, place *wire.Placement) {
 	}
 }
 
-// run is segments [first, first+n) of a packet.
+// run is segments [first, first+n).
 type run struct{ first, n uint32 }
 
-// frame records a packet whose payload lies in segs.
 func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, payload int) {
 	r.length, r.payload, r.segments, r.mss = p.Len(), p.PayloadLen, p.Segments(), uint32(p.Meta.GSOSize)
 	r.verdict, r.reason = p.Verdict.Kind, p.Verdict.Reason
@@ -111,13 +108,12 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// On a fault the captured frame ends here; the receiver's copy of the payload meets the fault too,
-	// and handles it.
+	// The receiver's copy of the payload meets the same fault.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }
 
-// loss records which segments of a packet the link lost, and how many it held back.
+// loss records which segments the link lost, and how many it held back.
 func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	r.held = p.Held()
 	for from := uint32(0); ; {
@@ -135,15 +131,13 @@ func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	}
 }
 
-// locations are the places of a payload.
 type locations struct {
 	frag [maxFrags]frag
 	n    int
-	more int // frags that did not fit
+	more int
 }
 
-// frag is a piece of payload. In GPU memory each piece of the driver or the application has its own
-// frag; append joins consecutive pieces in other memory of one kind to one frag.
+// frag is a piece of payload. Consecutive pieces of one kind outside of GPUs are one frag.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.MemKind
@@ -151,20 +145,18 @@ type frag struct {
 	len    uint32
 }
 
-// set sets the places of the first n bytes of segs.
 func (ps *locations) set(segs []dma.Segment, n uint32) {
 	ps.n, ps.more = 0, 0
 	ps.append(segs, n)
 }
 
-// append adds the places of the first n bytes of segs.
 func (ps *locations) append(segs []dma.Segment, n uint32) {
 	for _, s := range segs {
 		s.Len = min(s.Len, n)
 		n -= s.Len
 		for s.Len > 0 {
 			d, k := s.MemKind()
-			if k == 0 { // beyond its region: the copier will return an error
+			if k == 0 { // the copier will return an error
 				k = s.Len
 			}
 			f := frag{gpu: s.GPU(), domain: d, len: k}
@@ -189,5 +181,4 @@ func (ps *locations) add(f frag) {
 	}
 }
 
-// recordSize returns how many bytes of a frame a record holds.
 func recordSize(payload int) int { return splitter.MaxHeader + payload }

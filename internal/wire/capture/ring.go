@@ -2,15 +2,14 @@ package capture
 
 import "sync/atomic"
 
-// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's
-// bounded MPMC queue: each slot has a sequence number that shows whether a producer may reserve it or
-// the consumer may read it. A record is reserved, filled, and then committed; the consumer sees records
-// in the order in which they were reserved.
+// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's bounded MPMC
+// queue: each slot has a sequence number that shows whether a producer may reserve it or the consumer may read
+// it. The consumer sees committed records in the order in which they were reserved.
 type ring struct {
 	slots []record
 	mask  uint64
 	tail  atomic.Uint64 // next to reserve
-	head  uint64        // next to consume; used by the consumer
+	head  uint64        // of the consumer
 }
 
 // newRing makes a ring of n records, a power of two, with room for size bytes of frame each.
@@ -35,16 +34,14 @@ func (r *ring) reserve() *record {
 				s.index = i
 				return s
 			}
-		case int64(turn-i) < 0: // from the lap before, and not consumed yet
+		case int64(turn-i) < 0: // not consumed yet
 			return nil
 		}
 	}
 }
 
-// reserved returns the reserved record with index i.
 func (r *ring) reserved(i uint64) *record { return &r.slots[i&r.mask] }
 
-// commit passes a record to the consumer.
 func (s *record) commit() { s.turn.Store(s.index + 1) }
 
 // next returns the next committed record; nil: none yet.
@@ -61,5 +58,4 @@ func (r *ring) free() {
 	r.head++
 }
 
-// empty reports whether nothing is reserved.
 func (r *ring) empty() bool { return r.tail.Load() == r.head }

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestRingKeepsOrder: each committed record comes out once, in the order in which producers
-// reserved the records, even if they commit them in another order; a full ring refuses to reserve.
+// Producers commit in another order than they reserve.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
@@ -19,7 +18,7 @@ func TestRingKeepsOrder(t *testing.T) {
 		wg.Go(func() {
 			for n := uint32(1); n <= each; n += 2 {
 				first, second := r.reserve(), r.reserve()
-				if second != nil { // committed in reverse order
+				if second != nil {
 					second.length, second.segments = n+1, uint32(p)
 					second.commit()
 				} else {

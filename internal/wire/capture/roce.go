@@ -6,21 +6,19 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The headers of RoCEv2 (IBA Volume 1, annex A17) continue behind UDP's, in the payload; a capture
-// of headers includes them.
+// The headers of RoCEv2 (IBA Volume 1, annex A17) continue behind UDP's: a capture of headers includes them.
 const (
 	rocePort = 4791
 	bthLen   = 12 // Base Transport Header (9.2)
 )
 
-// roceExt is the length of the headers behind BTH that a capture includes, by operation code of
-// reliable connections (table 38): RETH has 16 bytes, AETH and immediate data 4 each. With any other
-// operation code a capture includes only BTH.
+// roceExt is the length of captured headers behind BTH, by operation code of reliable connections (table 38):
+// RETH has 16 bytes, AETH and immediate data 4 each.
 var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
 	0x11: 4}
 
-// roceHead returns how many bytes of a packet's payload, in segs, are headers of RoCEv2. b is
-// scratch for at least BTH.
+// roceHead returns how many bytes of a packet's payload, in segs, are headers of RoCEv2. b is scratch, at least
+// bthLen.
 func roceHead(w *wire.Worker, p *wire.Packet, segs []dma.Segment, b []byte) int {
 	h := &p.Meta.Headers
 	if h.Class != splitter.UDP || h.Flow.DstPort != rocePort || p.PayloadLen < bthLen || len(b) < bthLen {

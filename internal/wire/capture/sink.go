@@ -5,18 +5,17 @@ import (
 	"io"
 )
 
-// sink is the output behind a buffer. It tracks which packets have been written completely.
+// sink is the output behind a buffer, and tracks which packets have been written completely.
 type sink struct {
 	out     io.Writer
-	taken   uint64 // bytes accepted by out
+	taken   uint64
 	buf     *bufio.Writer
-	waiting []waiting // packets not written completely, oldest first
-	settled uint64    // value of taken at the last settle
+	waiting []waiting // not written completely, oldest first
+	settled uint64    // taken at the last settle
 }
 
-// waiting is a packet on its way.
 type waiting struct {
-	end   uint64 // its end in the file
+	end   uint64 // in the file
 	iface *iface
 }
 
@@ -26,14 +25,12 @@ func newSink(out io.Writer) *sink {
 	return s
 }
 
-// Write implements io.Writer, for the buffer.
 func (s *sink) Write(b []byte) (int, error) {
 	n, err := s.out.Write(b)
 	s.taken += uint64(max(n, 0))
 	return n, err
 }
 
-// put records that a packet has gone into the buffer.
 func (s *sink) put(i *iface) {
 	s.waiting = append(s.waiting, waiting{s.taken + uint64(s.buf.Buffered()), i})
 }
@@ -51,7 +48,7 @@ func (s *sink) settle() (n uint64) {
 	return n
 }
 
-// lose counts packets that will not be written any more as missed.
+// lose counts packets that will not be written as missed.
 func (s *sink) lose() {
 	for _, w := range s.waiting {
 		w.iface.missed.Add(1)

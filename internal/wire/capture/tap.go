@@ -14,12 +14,11 @@ type iface struct {
 	name     string
 	about    string
 	rx       bool          // as the port's guest sees it
-	seen     atomic.Uint64 // frames that passed; with Options.Once not those noted in their sender's record
-	missed   atomic.Uint64 // part of seen: not captured
-	reported uint64        // missed so far in the file; used by the writer
+	seen     atomic.Uint64 // passed frames; with Options.Once not those in their sender's record
+	missed   atomic.Uint64 // part of seen
+	reported uint64        // missed so far in the file; the writer's
 }
 
-// tap is a port's wire.Tap.
 type tap struct {
 	c      *Capture
 	link   *wire.Link
@@ -37,8 +36,7 @@ func (t *tap) Sending(p *wire.Packet) (mark uint64) {
 	return notCaptured
 }
 
-// notCaptured is the mark of a packet without a record: with Options.Once it counts as missed only
-// once.
+// notCaptured is the mark of a packet without a record.
 const notCaptured = math.MaxUint64
 
 // Sent implements wire.Tap.
@@ -66,8 +64,7 @@ func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
 // Received implements wire.Tap.
 func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	if t.c.once {
-		// If the record's origin is this packet, only this goroutine uses the record until Sent, even
-		// if an earlier packet had the same mark.
+		// If the record's origin is this packet, only this goroutine uses the record until Sent.
 		switch o, mark := p.Origin(); mark {
 		case 0: // a link has delayed it, or no captured port has sent it
 		case notCaptured:
@@ -99,7 +96,6 @@ func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	t.c.commit(r)
 }
 
-// reserve returns a record with its time set; nil: there is none.
 func (c *Capture) reserve() *record {
 	if c.broken.Load() {
 		return nil
@@ -112,7 +108,7 @@ func (c *Capture) reserve() *record {
 	return r
 }
 
-// commit passes a record to the writer, and wakes the writer if it sleeps. It never blocks.
+// commit passes a record to the writer, and wakes it. It never blocks.
 func (c *Capture) commit(r *record) {
 	r.commit()
 	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {
@@ -123,6 +119,6 @@ func (c *Capture) commit(r *record) {
 func (c *Capture) wake() {
 	select {
 	case c.kick <- struct{}{}:
-	default: // it is awake, or about to be
+	default:
 	}
 }

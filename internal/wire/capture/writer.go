@@ -12,13 +12,12 @@ import (
 type writer struct {
 	c       *Capture
 	sink    *sink
-	ifaces  int // interfaces described in the file; 0: nothing is written yet
+	ifaces  int // in the file; 0: nothing is written yet
 	block   block
 	text    text
-	unflush bool // the buffer has bytes to flush
+	unflush bool
 }
 
-// run writes captured packets until Close.
 func (c *Capture) run() {
 	defer close(c.done)
 	w := &writer{c: c, sink: newSink(c.out)}
@@ -30,7 +29,7 @@ func (c *Capture) run() {
 			c.moved.Add(1)
 		}
 		if w.unflush {
-			w.try(w.flush) // so that a reader of the growing file sees it
+			w.try(w.flush) // for a reader of the growing file
 			continue
 		}
 		if c.ending.Load() && c.ring.empty() {
@@ -48,7 +47,6 @@ func (c *Capture) run() {
 	w.sink.lose()
 }
 
-// try calls f, unless there was an error before.
 func (w *writer) try(f func() error) {
 	if w.c.broken.Load() {
 		w.unflush = false
@@ -59,7 +57,6 @@ func (w *writer) try(f func() error) {
 	}
 }
 
-// sync describes new interfaces in the file.
 func (w *writer) sync() error {
 	all := w.c.interfaces()
 	for _, i := range all[w.ifaces:] {
@@ -70,7 +67,7 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// add describes an interface; before the first one comes the section header.
+// add describes an interface, the first one after the section header.
 func (w *writer) add(i *iface) error {
 	first := w.ifaces == 0
 	w.ifaces++
@@ -95,7 +92,6 @@ func (w *writer) add(i *iface) error {
 	return w.write(*b)
 }
 
-// section begins the file's only section.
 func (w *writer) section() error {
 	b := &w.block
 	b.begin(sectionHeader)
@@ -117,7 +113,7 @@ func (w *writer) write(b []byte) error {
 	return err
 }
 
-// take writes a record. A record that cannot be written any more counts as missed.
+// take writes a record, or counts it as missed.
 func (w *writer) take(r *record) {
 	if r.iface == nil {
 		return
@@ -139,7 +135,7 @@ func (w *writer) take(r *record) {
 	w.settle()
 }
 
-// packet writes a frame, whose bytes go from the record to the file's buffer directly.
+// packet writes a frame directly from the record.
 func (w *writer) packet(r *record) error {
 	data := r.data[:r.n]
 	if r.iface.id >= w.ifaces || uint64(len(data)) > uint64(r.length) {
@@ -153,7 +149,7 @@ func (w *writer) packet(r *record) error {
 	b.timestamp(r.when)
 	b.uint32(uint32(len(data)))
 	b.uint32(r.length)
-	b.pad(len(data)) // padding of the data, which is written before it
+	b.pad(len(data)) // of the data, which is written before it
 	b.optionText(optComment, w.text)
 	b.optionUint32(epbFlags, flags(r))
 	if missed := r.iface.missed.Load(); missed != r.iface.reported {
@@ -173,7 +169,6 @@ func (w *writer) packet(r *record) error {
 	return w.write((*b)[packetHead:])
 }
 
-// flags returns a frame's direction and kind of address.
 func flags(r *record) uint32 {
 	direction, reception := uint32(flagOutbound), uint32(flagUnicast)
 	if r.iface.rx {
@@ -198,10 +193,8 @@ func (w *writer) flush() error {
 	return err
 }
 
-// settle counts the packets written completely.
 func (w *writer) settle() { w.c.written.Add(w.sink.settle()) }
 
-// finish writes the statistics of each interface.
 func (w *writer) finish() error {
 	if err := w.sync(); err != nil { // a port may have been attached just before the end
 		return err
@@ -221,7 +214,6 @@ func (w *writer) finish() error {
 	return w.flush()
 }
 
-// statistics writes how many frames an interface has seen and missed.
 func (w *writer) statistics(i *iface, now time.Time) error {
 	b := &w.block
 	b.begin(interfaceStatistics)
