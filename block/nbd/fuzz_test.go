@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations in progress when a server replies. They are the first of their Device, so
-// operation i has number i+1 in its cookie.
+// fuzzed are the operations in progress when a server replies: operation i has number i+1 in its cookie.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -30,15 +29,15 @@ func replyTo(i int, value uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// outcome is the result of an operation according to a stream of replies: data is a successful read's.
+// outcome is the result of an operation; data is a successful read's.
 type outcome struct {
 	answered bool
 	value    uint32
 	data     []byte
 }
 
-// judge returns the outcomes of the n operations from fuzzed[first] on, as a stream of replies reports
-// them. It reads the stream until the first reply that is malformed, incomplete or a repetition.
+// judge returns the outcomes of fuzzed[first:first+n] that a stream of replies reports, up to the first
+// invalid one.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])
@@ -127,7 +126,7 @@ func FuzzReplies(f *testing.F) {
 				t.Errorf("%v was answered well, and failed: %v", x.Op, x.Err)
 			case x.Err == nil && !x.Write:
 				copy(r.want[guard+x.Mem:], want[i].data)
-			case !x.Write: // the memory of a failed read may have any content
+			case !x.Write: // a failed read may leave anything there
 				copy(r.want[guard+x.Mem:][:x.Len], r.memory()[x.Mem:])
 			}
 		})
@@ -142,7 +141,6 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// readRequest receives a request and its payload, and returns its type.
 func readRequest(c net.Conn) (uint16, error) {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {

@@ -13,31 +13,30 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Limits.
 const (
-	adminEntries = 32      // entries of the admin queue: the minimum that a target must offer (Fabrics 3.3)
-	noLimit      = 4 << 20 // MaxTransfer if the target has no limit, in bytes
+	adminEntries = 32      // the minimum that a target must offer (Fabrics 3.3)
+	noLimit      = 4 << 20 // MaxTransfer in bytes if the target has no limit
 	maxNLB       = 1 << 16 // blocks of a command
-	minLBADS     = 9       // the smallest LBADS, which is log2 of the block size: 512 bytes
+	minLBADS     = 9       // log2 of the smallest block size, 512 bytes
 	maxLBADS     = 20
 	readyPause   = 10 * time.Millisecond // between reads of CSTS
 	maxPDO       = math.MaxUint8
 )
 
-// controller has the values that the controller and the namespace report about themselves.
+// controller has the values that the controller and the namespace report.
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
 	name      string // model, and the subsystem's NQN in parentheses
 	mdts      uint8
-	inCapsule uint64 // bytes of data that fit in a command's capsule
+	inCapsule uint64 // bytes of data in a command's capsule
 	icdoff    uint16 // ICDOFF, in units of 16 bytes
-	maxCmd    int    // MAXCMD; 0: the controller does not report it
+	maxCmd    int    // MAXCMD; 0: not reported
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), enables the controller, identifies controller and namespace, and
-// requests one I/O queue.
+// connect connects the admin queue (Fabrics 3.3), enables and identifies the controller, and requests one I/O
+// queue.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -64,7 +63,7 @@ func (d *Device) connect(ctx context.Context) error {
 	}
 	s := newSQE(opSetFeatures, 0)
 	s.setDword(10, queuesFID)
-	s.setDword(11, 0) // one queue of each kind (the fields are counts less one)
+	s.setDword(11, 0) // one queue of each kind: counts less one
 	_, err = l.do("Set Features, number of queues", s, nil, nil)
 	return err
 }
@@ -92,10 +91,10 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc returns the value of CC that enables a controller with the smallest page size that it supports.
+// cc returns the CC that enables a controller with its smallest page size.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO, at least 500 ms (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY (Base 3.1.1).
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -104,8 +103,8 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS again and again until reached returns true. It returns an error if a read fails, the
-// controller has failed, ctx has ended, or reached is still false after limit.
+// await reads CSTS until reached returns true; its errors include the controller's failure and ETIMEDOUT after
+// limit.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -153,8 +152,8 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController stores the values of an Identify Controller data structure (Base figure 247; Fabrics
-// 4.1), or returns an error if this package cannot use the controller.
+// isController stores the values of an Identify Controller data structure (Base figure 247; Fabrics 4.1), or
+// returns why this package cannot use the controller.
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -171,15 +170,14 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts units of 16 bytes, including the SQE. ICDOFF counts such units from the end of the SQE on.
+	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF counts them from the end of the SQE.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
 	return nil
 }
 
-// printable returns a target's text with a space for each NUL, a '?' for other bytes that are not
-// printable ASCII, and without trailing spaces.
+// printable replaces NUL by a space and what is not printable ASCII by '?', and trims trailing spaces.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -192,8 +190,8 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace stores the values of an Identify Namespace data structure (Base figure 245) in info, or
-// returns an error if this package cannot use the namespace.
+// isNamespace stores the values of an Identify Namespace data structure (Base figure 245), or returns why this
+// package cannot use the namespace.
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -215,7 +213,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is log2 of a number of pages; CAP.MPSMIN has their size
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // log2 of a number of pages of CAP.MPSMIN
 		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
@@ -225,8 +223,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown shuts the controller down (Base 7.6.2). It ignores errors, because the caller closes the
-// connection in any case.
+// shutdown shuts the controller down (Base 7.6.2), and ignores errors.
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -238,8 +235,8 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue: without SQ flow control, because then Linux's target omits
-// responses to successful reads; if the target refuses that, with SQ flow control.
+// ioQueue connects the I/O queue without SQ flow control, as Linux's target then omits responses to successful
+// reads; if the target refuses that, with SQ flow control.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

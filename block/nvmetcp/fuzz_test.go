@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A target that has received the commands sends any bytes, and ends the connection: Do returns, and
-// only the memory of reads has changed, which attack checks.
+// A target that sends arbitrary bytes and ends the connection ends Do, and only the memory of reads has
+// changed.
 func FuzzStream(f *testing.F) {
 	whole := make([]byte, headLen+hostileLen)
 	p := transfer{common: common{Type: typeC2HData, Flags: flagLast | flagSuccess, HLen: headLen, PDO: headLen,

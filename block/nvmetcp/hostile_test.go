@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The operations of the attacks are reads, and writes that need R2Ts; their memory has gaps between.
+// The operations of the attacks, whose memory has gaps between.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds
@@ -38,9 +38,8 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations. It checks that only the memory of reads has changed, that each
-// operation was reported once, and that successful reads have the right data, unless the target is a
-// liar. bad is the number of operations that failed; err is the error of Do.
+// attack performs hostileOps operations, and checks that only the memory of reads has changed; unless liar is
+// set, also the data of successful reads. bad is the number of operations that failed; err is the error of Do.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -83,7 +82,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU after change, if it is not nil, has changed some of its bytes. It returns true.
+// raw sends a PDU with the bytes as change, which may be nil, leaves them. It returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -118,10 +117,10 @@ func TestHostileTargets(t *testing.T) {
 		}
 		return raw(q, p, data[c.lba*testBlock:][:c.length], edit)
 	}
-	// The target deviates at one command; it answers the others correctly.
+	// The target deviates at one command.
 	for _, c := range []struct {
 		name  string
-		index int // number of the command; 3 is a write
+		index int // 3 is a write
 		what  func(q *ioServer, c *command) bool
 		says  string
 		other error // instead of ErrProtocol
@@ -287,11 +286,9 @@ func TestHostileTargets(t *testing.T) {
 	}
 }
 
-// errGone stands for the error of a connection that was reset.
 var errGone = errors.New("gone")
 
-// The Device ends with an error if the target sends an R2T for data that was in the capsule, or sends
-// more R2Ts at a time than agreed and does not read the data.
+// R2Ts for data that was in the capsule, or more of them than agreed, end the Device.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -300,7 +297,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "all of whose data was sent or asked for")
 	testkit.OK(t, d.Close())
 	r.target.behave(script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
 		for off := range 100 {
 			q.r2t(c.cid, 2, 30<<20+off, 1)
 		}
@@ -316,11 +313,10 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// The Device ends with an error if a target that does not read refuses a command again and again
-// before the sender has sent it.
+// A target that does not read and refuses a command again and again, before it was sent, ends the Device.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
 		for n := range uint16(maxRetries) {
 			respond(q.c, c.cid+n<<slotBits, 0x0082, 0)
 		}
@@ -335,8 +331,8 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold returns a channel that is closed when the initiator has reset a connection; hold does not read
-// the connection's data.
+// hold returns a channel that is closed when the initiator has reset a connection, whose data hold does not
+// read.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -347,7 +343,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset; the test's end closes c
+		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -358,7 +354,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	return gone
 }
 
-// With a silent target, Do returns a StallError, whatever the initiator waits for.
+// With a silent target, Do returns a StallError.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -401,8 +397,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A target requests the data of a write, and refuses the write before it has received the data: the
-// operation fails, and the Device can still be used.
+// A write that the target refuses before it receives the requested data fails, and the Device can still be
+// used.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -423,7 +419,7 @@ func respondThen(q *ioServer, c *command) {
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// TestOpenAndClose opens and closes devices one after another: no binding is left.
+// TestOpenAndClose opens and closes devices one after another, and no binding is left.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

@@ -11,15 +11,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// attempts counts commands, by LBA.
 type attempts struct {
 	mu   sync.Mutex
 	n    map[uint64]int
 	seen map[*command]bool
 }
 
-// count counts a command once, and returns its number among the attempts; 0 if the same command
-// comes again with requested data.
+// count returns the number of a command among the attempts, and 0 if it counted the command before.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,8 +39,7 @@ func (a *attempts) sent(o block.Op) int {
 	return a.n[o.Off/testBlock]
 }
 
-// A command that the target refuses without Do Not Retry is sent again, up to five times, and the
-// result is the result of the last attempt.
+// A command that the target refuses without Do Not Retry is sent again, up to five times.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {
@@ -107,7 +104,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// After a command was sent again, an answer with its former identifier is a breach of the protocol.
+// An answer with the former identifier of a command that was sent again is a breach of the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -126,7 +123,7 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write that the target refuses while its data is being sent is sent again after that data.
+// A write that is refused while its data is being sent is sent again after that data.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts
