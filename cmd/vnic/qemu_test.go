@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The cache's QEMU runs like an installed one: with its output, errors and exit status.
+// The cache's QEMU runs like an installed one.
 //
 // Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and has its own exit status.
 func TestQEMUOfTheCacheRuns(t *testing.T) {
@@ -45,8 +45,7 @@ func TestQEMUOfTheCacheRuns(t *testing.T) {
 	}
 }
 
-// QEMU replaces the vnic process, with its streams and signals; its tree in the cache is locked
-// meanwhile.
+// QEMU replaces the vnic process, and its tree in the cache is locked meanwhile.
 func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	c := exec.Command("vnic", "qemu", "--offline", "--cache", cache, "--", "-M", "q35", "-display", "none", "-S", "-qmp",

@@ -24,7 +24,6 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// selftestFlags are the flags of vnic selftest.
 type selftestFlags struct {
 	verbose, list, asJSON, table bool
 	junit, fault                 string

@@ -18,10 +18,10 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// use has the common part of the commands that use device memory: options and flags of the guests in a session.Set.
+// use is the common part of the commands that use device memory.
 type use struct {
 	opt      *session.Options
-	complete func() error // the command's function that derives and checks its options
+	complete func() error // derives and checks the command's options
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
@@ -30,14 +30,12 @@ type use struct {
 	live             live.Command
 }
 
-// newUse makes a use with the defaults of its flags.
 func newUse(command string, o *session.Options, complete func() error) *use {
 	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
 		live: live.New(command)}
 }
 
-// flags adds the flags that all these commands have, after the flags that the command itself has
-// added.
+// flags adds the flags that all these commands have.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	if len(o.Modes) > 0 {
@@ -96,7 +94,6 @@ func (u *use) check(c *cobra.Command) error {
 	return misuse(c, u.complete())
 }
 
-// takeLab sets the guests to the lab file's.
 func (u *use) takeLab(c *cobra.Command) error {
 	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
@@ -111,20 +108,19 @@ func (u *use) takeLab(c *cobra.Command) error {
 		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
-	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // without the flag, the command's own number stays
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // the command's own number stays
 		u.opt.Guests = 0
 	}
 	return nil
 }
 
-// report is the result that runUse prints.
 type report interface {
 	Table(w io.Writer) error
 	SetCapture(p *pcap.Report)
 }
 
-// runUse calls do with the sandbox, progress, counters and a capture, and prints the report that do returns; u.check
-// must have succeeded before. The report is nil if there is none; do may return both a report and an error.
+// runUse calls do with the sandbox, progress, counters and a capture, and prints the report that do returns.
+// There may be a report, an error, or both; u.check must have succeeded before.
 func runUse[R any, P interface {
 	*R
 	report
@@ -154,8 +150,7 @@ func runUse[R any, P interface {
 	})
 }
 
-// results returns the writer for a command's results: stdout, or stderr if the capture goes to
-// stdout.
+// results returns stdout, or stderr if the capture goes to stdout.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {
