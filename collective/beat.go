@@ -7,14 +7,12 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A rank sends payload only to the next rank, so a rank that is gone, and a rank that waits for a
-// rank that is gone, look the same to the next rank: no payload comes. Heartbeats tell them apart.
-// Each rank sends a byte to the rank before it, against the direction of payload, about eight times
-// in Timeout. The byte shows the rank before that this rank is there; its acknowledgment shows this
-// rank that the rank before is there. Both are progress of a connection (devmem.Conn,
-// SetStallLimit), so that only the neighbours of a rank that is gone see no progress.
+// A rank sends payload only to the next rank, which cannot tell a rank that is gone from one that waits for
+// another rank. So each rank sends heartbeats, of a byte, to the rank before it: the byte and its
+// acknowledgment are progress of their connection (devmem.Conn, SetStallLimit), so that only neighbours of a
+// rank that is gone see none.
 
-// beat sends heartbeats to the rank before, until the Ring is closed or the connection fails.
+// beat sends heartbeats until the Ring is closed or the connection fails.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()
@@ -31,8 +29,7 @@ func (r *Ring) beat() {
 	}
 }
 
-// hear reads the heartbeats of the next rank, until the connection ends. They come in host memory:
-// no rule steers them.
+// hear reads the heartbeats of the next rank until the connection ends.
 func (r *Ring) hear() {
 	b := make([]byte, 256)
 	for {
@@ -42,7 +39,7 @@ func (r *Ring) hear() {
 	}
 }
 
-// stalled reports whether err says that a connection made no progress. beat and hear ignore that.
+// stalled reports whether err says that a connection made no progress.
 func stalled(err error) bool {
 	s := (*devmem.StallError)(nil)
 	return errors.As(err, &s)

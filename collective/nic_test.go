@@ -29,8 +29,7 @@ const (
 	scratch = 4 << 20
 )
 
-// member is a rank over a NIC of vnic, with flow counters for the connections to the next rank and
-// from the rank before.
+// member is a rank over a NIC of vnic, with flow counters for its connections.
 type member struct {
 	port    *lab.Port
 	stack   *stack.Stack
@@ -39,7 +38,7 @@ type member struct {
 	out, in uint32
 }
 
-// newMembers makes n members, which have joined. With lossy their stacks are made for links that lose packets.
+// newMembers makes n members, which have joined, with stacks for lossy links if lossy is set.
 func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.Lab, []*member) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -54,7 +53,7 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 		p := l.Port(i)
 		nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
 		o := stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}
-		if !lossy { // so that a busy machine that is late causes no retransmission
+		if !lossy { // a busy machine must cause no retransmission
 			o.MinRTO = 20 * time.Second
 		}
 		s := testkit.Must(stack.New(nic, nic.Control(), o))(t)
@@ -93,7 +92,7 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic is payload by the memory that it was in, retransmissions (again) included.
+// traffic is payload by its memory, with retransmissions in again.
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
@@ -106,8 +105,7 @@ func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
 	return traffic{d.DeviceBytes, d.HostBytes + d.GPUFileBytes, d.BouncedBytes, d.RetransBytes}
 }
 
-// helloBytes is the length of a hello, which is sent from host memory, and received in device
-// memory.
+// helloBytes is the length of a hello, which comes from host memory.
 const helloBytes = 16
 
 // sums makes all ranks add count integers, and counts wrong sums.
@@ -203,8 +201,7 @@ func TestMeters(t *testing.T) {
 	}
 }
 
-// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries its part of the
-// elements.
+// Channels over rails: each rank has two NICs that reach one GPU.
 //
 // Invariant: collective: channels share an operation's elements; each rail carries exactly its
 // part.
