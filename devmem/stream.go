@@ -9,37 +9,30 @@ import (
 )
 
 const (
-	// MaxFill is the largest number of bytes that [Stream.Fill] waits for: enough for the header of
-	// any message.
+	// MaxFill is the largest number of bytes that [Stream.Fill] waits for.
 	MaxFill = 64 << 10
 
 	streamCall = 256 << 10 // bytes of one call of RecvDevmem, at most
 )
 
-// Stream is the receiving side of a connection, which its user reads message by message: a Stream
-// reads the few bytes of a protocol's headers in place, gathers the rest to its destination, and
-// returns tokens. Its user need not know how the stream is cut into fragments, whether a header
-// crosses two of them, or whether bytes arrived in device memory at all: for a connection that no
-// rule steers, the Stream copies from host memory.
+// Stream is the receiving side of a connection, which its user reads message by message: a Stream reads the few
+// bytes of a protocol's headers in place, gathers the rest to its destination, and returns tokens. Data that
+// arrives in host memory it copies.
 //
-// Data in device memory that the Stream has received, and its user has not taken, holds pages of the
-// binding. For such data Take and Skip record moves and tokens; Flush makes the moves, in one call of
-// [Memory.Gather], and returns the tokens. Before the Stream waits for bytes, it calls Flush, so that
-// no sender waits for pages whose data was taken.
+// Received data in device memory that the user has not taken holds pages of the binding. For such data Take and
+// Skip record moves and tokens; Flush makes the moves and returns the tokens. Before the Stream waits for
+// bytes, it calls Flush.
 //
-// One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for
-// bytes, close the connection or set its read deadline. After an error of the connection or of
-// Memory the Stream cannot be used any more.
-//
-// Cost: descriptions of 1024 fragments, one or more buffers of 256 KiB for bytes in host memory, and
-// the pages that the Stream holds.
+// One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for bytes, close
+// the connection or set its read deadline. After an error of the connection or of Memory the Stream cannot be
+// used any more.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // buffer for bytes that arrive in host memory; nil: none yet, or lent has it
+	linear []byte // for bytes that arrive in host memory; nil: none yet, or lent has it
 	lent   []byte // the same buffer while pieces may be in it
 
 	pieces []piece // pieces[first:] are not taken yet
@@ -48,21 +41,21 @@ type Stream struct {
 
 	to     Buffer // destination of moves
 	moves  []Move
-	tokens Tokens // Flush returns these after the moves
+	tokens Tokens // to return after the moves
 
 	host uint64
 }
 
 // piece is a received piece of the stream.
 type piece struct {
-	host  []byte // in host memory, if not nil; otherwise in the pool
+	host  []byte // nil: the piece is in the pool
 	off   uint64 // in the pool
 	n     uint64
 	token uint32
 }
 
-// NewStream returns a Stream for a connection, which the caller still owns. pool is the buffer that
-// is bound to the queue to which a rule steers the connection; nil: no rule steers it.
+// NewStream returns a Stream for a connection, which the caller still owns. pool is the buffer bound to the
+// queue to which a rule steers the connection; nil: no rule steers it.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
@@ -70,13 +63,12 @@ func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 // Len returns how many bytes are received and not taken.
 func (s *Stream) Len() uint64 { return s.n }
 
-// HostBytes returns how many bytes arrived in host memory since the Stream was made.
+// HostBytes returns how many bytes arrived in host memory.
 func (s *Stream) HostBytes() uint64 { return s.host }
 
-// Fill waits until at least n bytes are received and not taken. Errors: EMSGSIZE (n is above
-// MaxFill); io.EOF if the stream has ended and no byte is left, io.ErrUnexpectedEOF if fewer than n
-// are left; errors of [Conn.RecvDevmem] and of Memory; EPROTO (lengths of fragments that do not add
-// up).
+// Fill waits until at least n bytes are received and not taken. Among its errors are EMSGSIZE (n is above
+// MaxFill); io.EOF if the stream has ended and no byte is left, io.ErrUnexpectedEOF if fewer than n are left;
+// errors of [Conn.RecvDevmem] and of Memory; EPROTO (lengths of fragments that do not add up).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -151,7 +143,7 @@ func (s *Stream) add(p piece) {
 	s.n += p.n
 }
 
-// check returns an error unless n bytes from offset pos on are received and not taken.
+// check returns an error unless bytes [pos, pos+n) are received and not taken.
 func (s *Stream) check(what string, pos, n uint64) error {
 	if pos > s.n || n > s.n-pos {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, pos, n, s.n, syscall.EINVAL)
@@ -159,14 +151,13 @@ func (s *Stream) check(what string, pos, n uint64) error {
 	return nil
 }
 
-// Look copies bytes that are received and not taken to dst, from offset pos on, and takes none.
-// EINVAL: there are fewer.
+// Look copies bytes that are received and not taken to dst, from offset pos on, and takes none. EINVAL: there
+// are fewer.
 func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
 
-// LookEach is Look for several pieces, such as the headers of messages of equal length. It calls
-// [Memory.Look] at most once, for the pieces in device memory.
+// LookEach is Look for several pieces. It calls [Memory.Look] at most once.
 func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if err := each.Check(len(dst)); err != nil {
 		return fmt.Errorf("look: %w", err)
@@ -224,8 +215,8 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned.
-// Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory and of Flush.
+// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned. Among its
+// errors are EINVAL (fewer were received) and EFAULT (outside dst).
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
 		return err
@@ -262,7 +253,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n received bytes, and calls f with each piece and how many of the piece's bytes it takes.
+// take takes n received bytes, and calls f with each piece and how many of its bytes it takes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -288,8 +279,8 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst.
-// It returns the errors of Fill, Take and Flush; io.ErrUnexpectedEOF if the stream ends earlier.
+// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst. It
+// returns io.ErrUnexpectedEOF if the stream ends earlier, and the errors of Fill, Take and Flush.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {
@@ -312,8 +303,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush copies the taken data to its destination, and gives its tokens back. It returns the errors of
-// Memory and [Tokens.GiveBack].
+// Flush copies the taken data to its destination, and gives its tokens back.
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {
 		moves := s.moves

@@ -9,8 +9,8 @@ import (
 // attrs are netlink attributes of a request, in this order.
 type attrs []attr
 
-// attr is an attribute of a request. Its value is a number, which is encoded in the width of its Go
-// type, a string, nested attributes, or nil for a flag.
+// attr is an attribute. Its value is a number, encoded in the width of its Go type, a string, nested attrs, or
+// nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -33,12 +33,11 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are the attributes to read from a message, by type. A value is a pointer to the variable for
-// a number or a string, the fields of a nested attribute, the start of a struct, or a function that
-// reads the attribute.
+// fields are the attributes to read from a message, by type. A value is a pointer to a number or a string,
+// nested fields, a start, or a function that reads the attribute.
 type fields map[uint16]any
 
-// start is a pointer to the variable for the number with which a struct begins.
+// start is a pointer to the number with which a struct begins.
 type start struct{ number any }
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {

@@ -46,13 +46,11 @@ func dmabufRefs(fd int) (int64, error) {
 	return 0, fmt.Errorf("descriptor %d is not of a dma-buf: %w", fd, syscall.EINVAL)
 }
 
-// buffer is a devmem.Buffer.
 type buffer struct {
 	devmembase.Region
 	d *Device
 
-	// under d.mu
-	spare  *dmabuf // a dma-buf of this buffer that no binding uses; nil: none
+	spare  *dmabuf // used by no binding; nil: none
 	closed bool
 }
 
@@ -78,8 +76,8 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a new dma-buf of the buffer. Each binding has a separate dma-buf, so that the number of
-// references shows the use by that binding.
+// export makes a new dma-buf of the buffer. Each binding needs its own, whose number of references shows the
+// use by that binding.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
@@ -95,7 +93,7 @@ func (b *buffer) export() (*dmabuf, error) {
 	return m, nil
 }
 
-// take returns the spare dma-buf, or a new one, for a binding.
+// take returns the spare dma-buf, or a new one.
 func (b *buffer) take() (*dmabuf, error) {
 	if m := b.spare; m != nil {
 		b.spare = nil

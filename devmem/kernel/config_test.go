@@ -54,7 +54,6 @@ func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	return b.(*binding)
 }
 
-// isDone reports whether a binding is done.
 func isDone(b devmem.Binding) bool {
 	select {
 	case <-b.Done():
@@ -146,7 +145,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says)
 			testkit.Equal(t, fmt.Sprintf("%v says what it means", err), strings.Contains(err.Error(), means), c.means)
 		}
-		td.nic.refusal = nil // the NIC accepts the next binding
+		td.nic.refusal = nil
 		td.bindRX(t, 1)
 		testkit.OK(t, td.Close())
 	}
@@ -199,7 +198,7 @@ func TestRuleOnTheWire(t *testing.T) {
 	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
-// A binding is done when the kernel has released its dma-buf, not before.
+// A binding is not done before the kernel has released its dma-buf.
 //
 // Invariant: devmem/kernel: A binding is done when the kernel has released its memory.
 func TestDoneWaitsForTheKernel(t *testing.T) {
@@ -221,8 +220,7 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Close of the device, and not Close of a binding, makes the interface drop packets that it has not
-// sent, so that it no longer uses their memory.
+// Close of the device makes the interface drop unsent packets, which may use memory.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -277,8 +275,7 @@ func TestStats(t *testing.T) {
 	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
-// A device tracks tokens by the kernel's rules: the kernel issues the lowest free number first, and looks
-// up at most 1024 in a call.
+// The kernel issues the lowest free token first, and looks up at most 1024 in a call.
 //
 // Invariant: devmem/kernel: The issued tokens are tracked.
 func TestTokensAreFollowed(t *testing.T) {
@@ -290,7 +287,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// a token of another program's binding; a number too high to be recorded
+	// another program's binding; a number too high to be recorded
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string

@@ -24,7 +24,7 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // stall limit in nanoseconds; 0: none
+	stall         atomic.Int64 // nanoseconds; 0: none
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
@@ -53,7 +53,7 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		local, lerr = unix.Getsockname(fd)
 		remote, rerr = unix.Getpeername(fd)
 		if lerr != nil || rerr != nil {
-			err = syscall.ECONNABORTED // the peer reset the connection before newConn read the addresses
+			err = syscall.ECONNABORTED // the peer reset the connection meanwhile
 		}
 		return errors.Join(err,
 			os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
@@ -71,15 +71,15 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig. It returns an error when the connection is closed, when d is closed (a deadline
-// has passed), or when the connection stalls.
+// wait waits for sig. It returns an error when the connection is closed or stalls, or d is closed (a deadline
+// has passed).
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt calls f, and again after a signal from sig, while f returns EAGAIN and wait returns no error.
+// attempt calls f, and again after a signal from sig, while f returns EAGAIN and wait no error.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -94,10 +94,10 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails returns err, and records it if it is an error with which a connection fails: Linux reports such
-// an error only to one call, and later receives and ReadCompletion return the recorded one.
+// fails returns err, and records it if it is an error with which a connection fails: Linux reports such an
+// error only once.
 func (c *Conn) fails(err error) error {
-	if err == nil { // checked before the declaration of e, which would allocate
+	if err == nil { // e, declared below, would be allocated
 		return nil
 	}
 	var e syscall.Errno
@@ -111,7 +111,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end returns the error of a stream that has ended: the recorded error of the connection, or io.EOF.
+// end returns the error of a stream that has ended.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -155,7 +155,7 @@ func (c *Conn) Close() error {
 func (c *Conn) close() error {
 	lingers := false
 	err := c.s.on(func(fd int) error {
-		c.tokens.release(fd) // Linux would keep the tokens until it destroys the socket
+		c.tokens.release(fd) // Linux would keep them until it destroys the socket
 		if lingers = c.shouldLinger(fd); !lingers {
 			c.count(fd)
 		}

@@ -14,22 +14,20 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf] on a machine without a
-// GPU.
+// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf] on a machine without a GPU.
 type Exporter interface {
-	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, keeps it
-	// open while it uses the memory, and calls release, which may be nil, after it has closed fd.
-	// Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and calls release,
+	// which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
 // Options of Open.
 type Options struct {
-	Interface string       // a network interface's name, in the network namespace of the calling thread
+	Interface string       // its name, in the network namespace of the calling thread
 	Buffers   Exporter     // nil: Register returns ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone means that no other process has flow rules on the interface: existing rules are left
-	// over from a process that was killed, and Open deletes them.
+	// Alone means that no other process has flow rules on the interface: Open deletes existing rules, as left by a
+	// process that was killed.
 	Alone bool
 }
 
@@ -43,10 +41,10 @@ type Device struct {
 	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // goroutines that watch bindings, or keep the sockets of connections that linger
-	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
+	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets that linger
+	giveUp   chan struct{}  // closed when watching bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // makes the interface drop the packets that it has not sent
+	flush    func() error   // makes the interface drop unsent packets
 	kick     func() (int, error)
 	count    counters
 
@@ -65,17 +63,16 @@ type Device struct {
 	once sync.Once
 }
 
-// undo has the settings of the interface from before the device's changes, which Close restores.
+// undo has the settings from before the device's changes, for Close.
 type undo struct {
-	rings  *rings   // the reported ring settings; nil: not changed
+	rings  *rings   // as reported; nil: not changed
 	ntuple bool     // ntuple was off
 	rss    []uint32 // the RSS table, empty for the driver's default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
 
-// Open opens a network interface. It changes nothing there, except for Options.Alone, until a
-// method needs it.
+// Open opens a network interface. It changes nothing there, except for Options.Alone.
 func Open(o Options) (*Device, error) {
 	ifc, err := net.InterfaceByName(o.Interface)
 	if err != nil {
@@ -122,7 +119,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues, or an error if it is unknown or Close was called. Under mu.
+// queues returns the number of receive queues. Under mu.
 func (d *Device) queues() (int, error) {
 	if err := d.use(); err != nil {
 		return 0, err
@@ -145,17 +142,16 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime is how long Close waits for the memory of bindings; tests shorten it.
+// closeTime is how long Close waits for the memory of bindings.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may stay in use before the device makes the interface send packets that
-// are stuck there (kick.go), and how long Close waits before it makes the interface drop packets that
-// it has not sent: Close has aborted all connections by then.
+// flushTime is how long memory may stay in use before the device makes the interface send stuck packets
+// (kick.go), or, in Close, drop unsent ones.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It also restores the settings of the interface that the device has
-// changed. It returns an error if the NIC or another process still uses the memory of a binding after
-// closeTime; then the binding's Done stays open.
+// Close implements devmem.Device. It also restores the settings of the interface that the device has changed.
+// It returns an error if the memory of a binding is still in use after closeTime; then the binding's Done stays
+// open.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })
@@ -209,7 +205,6 @@ func (d *Device) close() error {
 	return nil
 }
 
-// abort ends all connections and listeners.
 func (d *Device) abort() {
 	listeners, _ := d.listeners.Close()
 	conns, _ := d.conns.Close()
@@ -223,8 +218,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore deletes the device's flow rules, and restores the settings of the interface in undo, each
-// before the settings that it depends on.
+// restore deletes the device's flow rules, and restores settings, each before the ones that it depends on.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -244,8 +238,7 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings makes the driver decide about header split. If the driver then reports another split
-// than was.split, restoreRings sets was.split.
+// restoreRings leaves header split to the driver, and sets was.split if the driver then reports another one.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

@@ -13,12 +13,11 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes at least the kernel sends to an idle peer within a stall limit of 4 s or
-// more: they show whether the peer is gone.
+// keepalives is how many probes at least an idle peer gets within a stall limit of 4 s or more.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle
-// peer; shorter limits have no probes, because Linux counts their intervals in seconds.
+// SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle peer;
+// Linux counts the intervals in seconds.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -35,7 +34,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 
 func probes(limit time.Duration) bool { return limit >= 2*time.Second }
 
-// stalled returns the error for a call that waits on a connection without progress. It takes d.mu.
+// stalled returns the error of a call that waits without progress. It takes d.mu.
 func (c *Conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -61,15 +60,14 @@ func (c *Conn) facts() diagnosis.Connection {
 		x.Window = int64(info.Snd_wnd)
 	}
 	_ = c.s.on(func(fd int) error {
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // bytes that are not acknowledged, including those not sent yet
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // unacknowledged bytes, including unsent ones
 		x.Unacked = uint64(max(queued, 0))
 		return err
 	})
 	return x
 }
 
-// queue returns the receive queue of the connection's last packet, by its NAPI instance; -1 if
-// unknown.
+// queue returns the receive queue of the connection's last packet, by its NAPI instance; -1 if unknown.
 func (c *Conn) queue() int {
 	napi := 0
 	err := c.s.on(func(fd int) (err error) {
@@ -95,7 +93,7 @@ func (c *Conn) queue() int {
 	return queue
 }
 
-// facts collects the device's bindings and rules, and the connections that hold tokens.
+// facts collects the device's bindings and rules, and connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
@@ -138,7 +136,7 @@ func (d *Device) allBindings() (all []diagnosis.Binding) {
 	return all
 }
 
-// count returns how many tokens the connection's user holds, by the id of the binding.
+// count returns how many tokens the connection's user holds, by binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// The test is only in builds with the race detector: these need a C compiler anyway
-// (tools/with-tools --cc).
+// Builds with the race detector have a C compiler.
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")
 	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o",

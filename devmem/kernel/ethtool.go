@@ -37,7 +37,7 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
-// noReply, in a request's header, asks for an acknowledgement without a reply.
+// noReply, in a request's header, asks for an acknowledgement only.
 var noReply = attr{attrHeaderFlags, uint32(omitReply)}
 
 // dataSplit is enum ethtool_tcp_data_split.
@@ -78,7 +78,6 @@ func (g *genl) setRings(ifindex int, r rings) error {
 	return g.ask(msgRingsSet, false, request, nil)
 }
 
-// feature is one feature of an interface.
 type feature struct{ changeable, active bool }
 
 func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
@@ -89,7 +88,7 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit returns fields that set *found if a list of set bits, which is a verbose bitset without a mask, has the name.
+// hasBit returns fields that set *found if a list of set bits, a verbose bitset without a mask, has the name.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}

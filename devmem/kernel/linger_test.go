@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer sends until the peer, which does not read, accepts no more. Then fillPeer closes its end of
-// the connection.
+// fillPeer sends until the peer, which does not read, accepts no more, and closes its end.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)

@@ -51,13 +51,12 @@ type genlConn interface {
 	Close() error
 }
 
-// genl is a generic netlink socket for one family, with the family's number.
+// genl is a generic netlink socket for one family.
 type genl struct {
 	genlConn
 	family genetlink.Family
 }
 
-// dialFunc opens a generic netlink socket.
 type dialFunc func() (genlConn, error)
 
 func dialKernel() (genlConn, error) { return genetlink.Dial(nil) }
@@ -67,7 +66,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// With this option the kernel adds a text to errors (extack); an old kernel without it adds none.
+	// Errors then have a text (extack), except from an old kernel.
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -80,8 +79,8 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// ask executes a command with attributes, and calls reply with the attributes of each answer. reply is
-// nil for commands that the kernel only acknowledges.
+// ask executes a command, and calls reply with the attributes of each answer. reply is nil for commands that
+// the kernel only acknowledges.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -118,8 +117,8 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 // net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 
-// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding
-// belongs to the socket: it ends when the socket is closed.
+// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx), until the socket is
+// closed.
 func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
 	request := attrs{{attrDmabufIfindex, uint32(ifindex)}, {attrDmabufFD, uint32(fd)}}
 	for _, q := range queues {
@@ -159,8 +158,7 @@ func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) e
 	})
 }
 
-// inflight counts the pages of each binding that are out of its page pools: posted, queued, held,
-// or in a cache.
+// inflight counts the pages of each binding that are out of its page pools.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
@@ -174,7 +172,7 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops returns how many packets the NIC dropped, if its driver reports that.
+// hwDrops returns how many packets the NIC dropped, as its driver reports.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Flow rules and RSS are set by ioctl: the netlink family has no flow rules, and RSS only since
-// 6.17 (include/uapi/linux/ethtool.h).
+// Flow rules and RSS are set by ioctl: netlink has no flow rules, and RSS only since 6.17
+// (include/uapi/linux/ethtool.h).
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30
@@ -38,7 +38,7 @@ const (
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
 	specKey     = 4   // in fs: u32 flow_type, then the values to match
-	specMask    = 76  // the masks of these values
+	specMask    = 76  // masks of these values
 	specCookie  = 152 // the queue
 	specLoc     = 160
 	maxLocs     = 1 << 16
@@ -47,8 +47,7 @@ const (
 
 var big = binary.BigEndian
 
-// command sends an ioctl of size bytes that begins with words, and returns the bytes with the
-// answer.
+// command sends an ioctl of size bytes that begins with words, and returns the bytes with the answer.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -87,7 +86,6 @@ func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	return uint32(flowType)
 }
 
-// insertRule encodes ETHTOOL_SRXCLSRLINS.
 func insertRule(f devmem.Flow, location uint32) []byte {
 	b := make([]byte, rxnfcLen)
 	native.PutUint32(b, ethtoolSRXCLSRLINS)
@@ -105,8 +103,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns a location for a rule: the last free one, as ethtool does, unless the driver
-// chooses.
+// freeRule returns a location for a rule: the last free one, as ethtool does, unless the driver chooses.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -145,11 +142,10 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 	return used, native.Uint64(b[rxnfcData:]), nil
 }
 
-// dropRules deletes all flow rules.
 func (d *Device) dropRules() error {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return nil // the interface has no rules, or ntuple is off
+		return nil // no rules, or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
 	}
@@ -210,7 +206,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // ENOENT: another process has deleted the rule
+	if err == nil || errors.Is(err, syscall.ENOENT) { // another process has deleted the rule
 		delete(d.flows, id)
 		return nil
 	}
@@ -232,7 +228,6 @@ func (d *Device) enableNtuple() error {
 	return nil
 }
 
-// indir reads the RSS table.
 func (d *Device) indir() ([]uint32, error) {
 	b, err := d.command(8, ethtoolGRXFHINDIR) // struct ethtool_rxfh_indir: u32 cmd, u32 size, u32 ring_index[]
 	if err != nil {
@@ -257,8 +252,7 @@ func (d *Device) setIndir(table []uint32) error {
 	return err
 }
 
-// equalTable returns the table of ethtool -X equal n; for all queues it is the drivers' default
-// (ethtool_rxfh_indir_default).
+// equalTable returns the table of ethtool -X equal n.
 func equalTable(size, n int) []uint32 {
 	t := make([]uint32, size)
 	for i := range t {

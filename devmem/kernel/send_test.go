@@ -37,7 +37,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// However a group is cut into segments, no segment has too many pieces, unless a single range has.
+// Unless a single range has too many pieces, no segment has.
 //
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
@@ -75,7 +75,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	})
 }
 
-// pieces counts the pieces that have bytes in [from, from+n).
+// pieces counts the pieces with bytes in [from, from+n).
 func pieces(starts []int, from, n int) (count int) {
 	for i, a := range starts {
 		if a < from+n && (i+1 == len(starts) || starts[i+1] > from) {
@@ -97,14 +97,13 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// The kernel completes sendmsgs in any order and merged. A call is complete when all its sendmsgs
-// are; each call is reported once, in ascending ranges that are not adjacent.
+// A call is complete when its sendmsgs are; the kernel completes these in any order and merged.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
 		var b binding
 		next := l.base
-		parts := map[uint32]int{} // sendmsgs of a call that are not complete
+		parts := map[uint32]int{} // incomplete sendmsgs of a call
 		callOf := map[uint32]uint32{}
 		var open []uint32 // sendmsgs
 		var calls uint32

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make: such as those whose vectors hold no pointers,
-// or whose results the package drops.
+// System calls that golang.org/x/sys/unix cannot make, such as those whose vectors hold no pointers.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -24,13 +23,12 @@ const (
 // iovec is struct iovec with an address that is not Go's, such as an offset in a dma-buf.
 type iovec struct{ base, len uint64 }
 
-// The kernel's iovec has two words on every 64-bit architecture; no other is supported.
+// The kernel's iovec has two words; only 64-bit architectures are supported.
 var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
 
-// maxIovecs is UIO_MAXIOV: the limit of sendmsg.
+// maxIovecs is UIO_MAXIOV.
 const maxIovecs = 1024
 
-// retryEINTR calls f until no signal interrupts it.
 func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	for {
 		n, e := f()
@@ -44,7 +42,6 @@ func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	}
 }
 
-// sendmsg sends the memory in iov.
 func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 	var m unix.Msghdr
 	if len(iov) > 0 {
@@ -104,8 +101,7 @@ type ifreq struct {
 	_    [16]byte // the union has 24 bytes
 }
 
-// ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for
-// the answer.
+// ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for the answer.
 func ethtoolIoctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL

@@ -21,8 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The example needs a NIC with devmem TCP: it runs, and its output is compared, in a guest
-	// (internal/job/boot, TestProgramRunsInAGuest).
+	// The example needs a NIC with devmem TCP: a guest runs it (internal/job/boot, TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
@@ -59,7 +58,7 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback reports whether a case is run over the loopback, which receives nothing in device memory.
+// onLoopback reports whether a case needs no data in device memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -97,7 +96,7 @@ func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, ne
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// pair returns the two ends of a new connection: the device's and the host's.
+// pair returns the device's and the host's end of a connection.
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
 	l, addr := listen(t, d, localhost)
@@ -191,7 +190,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			testkit.OK(t, err)
 		case <-time.After(100 * time.Millisecond): // the backlog is full
 			cancel(errNever)
-			if err := <-ended; err != nil { // otherwise it was slow, and there was room
+			if err := <-ended; err != nil { // nil: it was slow, and there was room
 				wantErr(t, "dial", err, errNever)
 				return
 			}
@@ -355,8 +354,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// Sends whose completions are not read fill a socket's limited memory; SendDevmem then reads completions
-// itself, which frees the memory.
+// SendDevmem reads completions itself when those of a socket's sends fill its limited memory.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

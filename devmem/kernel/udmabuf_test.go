@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Without /dev/udmabuf NewUDMABuf returns ENOENT. With it, Export makes a dma-buf whose references can
-// be counted; package kerneltest tests this in guests.
+// Without /dev/udmabuf NewUDMABuf returns ENOENT; with it, Export makes a dma-buf whose references can be
+// counted.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
 		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)

@@ -63,14 +63,14 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	// Receive: the free pages; for each page, how many queued chunks and how many tokens hold it.
+	// Receive: free pages; by page, how many queued chunks and how many tokens hold it.
 	free         []uint32
 	queued, held []uint32
 	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
 	sends        int           // transmit: calls of SendDevmem in progress
 }
 
-// buffer returns b as a *buffer, or an error if it cannot be bound. Under d.mu.
+// buffer returns b as a *buffer, or why it cannot be bound. Under d.mu.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (b *binding) Close() error {
 	return nil
 }
 
-// wake wakes the readers that wait for pages. Under b.mu.
+// wake wakes readers that wait for pages. Under b.mu.
 func (b *binding) wake() {
 	if b.room != nil {
 		close(b.room)
@@ -172,14 +172,14 @@ func (b *binding) unlock() {
 	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	if b.d.bindings[b.id] == b { // the first call
+	if b.d.bindings[b.id] == b {
 		delete(b.d.bindings, b.id)
 		close(b.done)
 	}
 }
 
-// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the
-// binding is closed.
+// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the binding is
+// closed.
 func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -201,17 +201,15 @@ func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	return pages, nil
 }
 
-// page returns a page's memory.
 func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
 
-// hold adds a token's reference to a page.
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held[i]++
 }
 
-// unhold drops a token's reference to a page, unqueue drops a queue's.
+// unhold drops a token's reference to a page, unqueue a queue's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }

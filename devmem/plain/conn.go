@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// maxQueued is the number of bytes in a connection's queue, read from the socket and not yet
-	// received by the user, from which on the goroutine read pauses, so that TCP's window closes.
+	// maxQueued is the number of queued bytes from which on the goroutine read pauses, so that TCP's window
+	// closes.
 	maxQueued = 1 << 20
-	batch     = 32       // pages that are filled at a time
-	linearMax = 64 << 10 // bytes of host memory that are filled at a time
+	batch     = 32       // pages to fill at a time
+	linearMax = 64 << 10 // bytes of host memory to fill at a time
 )
 
 // chunk is a piece of the stream that was read from the socket.
@@ -37,14 +37,14 @@ type chunk struct {
 	host []byte
 }
 
-// token is the page that an issued token holds; b is nil if the token is not issued.
+// token is the page that a token holds; b is nil if the token is not issued.
 type token struct {
 	b    *binding
 	page uint32
 }
 
-// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the
-// present rules.
+// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the present
+// rules.
 type conn struct {
 	*net.TCPConn // addresses, SetLinger
 	d            *Device
@@ -56,7 +56,7 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // the socket's error, for receivers after the queued data; io.EOF: the stream's end
+	err    error         // the socket's error, or io.EOF; follows the queued data
 	news   chan struct{} // closed when there is news for receivers; never nil
 	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
 	tokens []token       // token number i is at i-1
@@ -67,9 +67,9 @@ type conn struct {
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // held by SendDevmem and Write: one call at a time
+	sending sync.Mutex // one call of SendDevmem or Write at a time
 	sends   sends
-	ended   chan struct{} // closed by Close
+	ended   chan struct{}
 }
 
 // open makes a conn of a socket, which it owns.
@@ -87,13 +87,13 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	return c, nil
 }
 
-// notify wakes the receivers that wait for news. Under c.mu.
+// notify wakes receivers. Under c.mu.
 func (c *conn) notify() {
 	close(c.news)
 	c.news = make(chan struct{})
 }
 
-// read is the goroutine that fills the queue.
+// read fills the queue.
 func (c *conn) read() {
 	for {
 		c.mu.Lock()
@@ -132,7 +132,7 @@ func (c *conn) read() {
 	}
 }
 
-// release drops the queue's references to the pages of chunks.
+// release drops the queue's references to pages.
 func release(list []chunk) {
 	for _, x := range list {
 		if x.b != nil {
@@ -141,7 +141,6 @@ func release(list []chunk) {
 	}
 }
 
-// readable waits until the socket has bytes, or has ended.
 func (c *conn) readable() (failed error) {
 	err := c.raw.Read(func(fd uintptr) bool {
 		var one [1]byte
@@ -152,8 +151,8 @@ func (c *conn) readable() (failed error) {
 	return cmp.Or(err, failed)
 }
 
-// fill waits until the socket has bytes, and reads some of them to where the rules steer them. It takes
-// pages after the wait: a connection that waits must hold none.
+// fill waits until the socket has bytes, and reads some of them to where the rules steer them. It takes pages
+// after the wait: a connection that waits must hold none.
 func (c *conn) fill() (list []chunk, err error) {
 	for {
 		if err := c.readable(); err != nil {
@@ -209,8 +208,8 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
-// EAGAIN, unwrapped, if no data is there and the connection has not failed or ended.
+// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it may return EAGAIN,
+// unwrapped.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -289,7 +288,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 		x := c.queue[i]
 		k := min(x.n, len(linear)-n)
 		switch {
-		case trunc: // discards either kind
+		case trunc:
 		case (x.b != nil) != device:
 			return n, nfrags, nlinear, nil
 		case x.b == nil:
@@ -393,8 +392,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn. The socket itself has no read deadline, because the goroutine
-// read waits for it all the time.
+// SetReadDeadline implements net.Conn. The socket itself has no read deadline: the goroutine read waits for it.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

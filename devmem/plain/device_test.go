@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// peerHost is the operating system's TCP.
 type peerHost struct{ addr netip.Addr }
 
 func (h peerHost) Addr() netip.Addr { return h.addr }
@@ -36,7 +35,7 @@ func (h peerHost) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", r.String())
 }
 
-// newDevice returns a device with a GPU of 4 MiB, which are closed at the end of the test.
+// newDevice returns a device with a GPU of 4 MiB.
 func newDevice(t *testing.T) (*Device, *GPU) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -77,8 +76,8 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// Without a receiver the connection reads about maxQueued bytes from its socket, and no more: the other
-// end can write only a bounded amount.
+// Without a receiver the connection reads about maxQueued bytes, and the other end can write only a bounded
+// amount.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -112,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection whose user holds all pages makes no progress, and continues when the user returns tokens.
+// A connection whose user holds all pages continues when tokens are returned.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -162,8 +161,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A read deadline that has passed can be moved into the future. A waiting call ends when its deadline is
-// moved to the present, or its peer closes.
+// A waiting call ends when its read deadline is moved to the present, or its peer closes.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

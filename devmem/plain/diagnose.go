@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// stalled returns the error for a call that waits on a connection without progress.
+// stalled returns the error of a call that waits without progress.
 func (c *conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -45,7 +45,7 @@ func (c *conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts collects the device's bindings and rules, and the connections that hold tokens.
+// facts collects the device's bindings and rules, and connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.rules))

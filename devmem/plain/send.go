@@ -22,11 +22,10 @@ type sends struct {
 	total  uint64   // bytes written to the socket
 	done   uint32   // calls before this number were reported as complete
 	ends   []uint64 // stream positions of the ends of the calls from number done on
-	failed error    // the socket's error
+	failed error    // of the socket
 }
 
-// writable returns the error of a call whose write to the socket returned err: net.ErrClosed after
-// Close, else err.
+// writable returns net.ErrClosed after Close, else err.
 func (c *conn) writable(err error) error {
 	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
@@ -47,8 +46,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records that the socket took n bytes and returned err; call is set for a call of
-// SendDevmem, not set for Write.
+// wrote records that the socket took n bytes and returned err; call is set for SendDevmem.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -90,12 +88,12 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // this call has sent bytes; the next call returns the error
+		err = nil // this call has sent bytes; the next one returns the error
 	}
 	return int(k), c.writable(err)
 }
 
-// begin counts a send in progress; it returns false if the binding is closed.
+// begin counts a send in progress, unless the binding is closed.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,8 +117,8 @@ func (c *conn) unacknowledged() (n int) {
 	return n
 }
 
-// reset returns an error if the connection has failed. It asks the socket, because the goroutine read
-// may have ended at the peer's FIN, and then sees no later error.
+// reset returns an error if the connection has failed: after the peer's FIN the goroutine read sees no later
+// error.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
@@ -135,14 +133,13 @@ func (c *conn) reset() (err error) {
 	return err
 }
 
-// Bounds of the interval at which ReadCompletion polls.
+// Bounds of ReadCompletion's polling interval.
 const (
 	lookSoon = 100 * time.Microsecond
 	lookLate = 10 * time.Millisecond
 )
 
-// ReadCompletion implements devmem.Conn. It polls the socket while it waits, because
-// acknowledgments cause no event.
+// ReadCompletion implements devmem.Conn. It polls the socket, as acknowledgments cause no event.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	s := c.watch("read completion")
 	s.Begin()
