@@ -13,9 +13,8 @@ func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of no GPU (-1).
-// The caller calls it right after Open, before it passes the file to other code. Any other id is a bug
-// of the caller, and panics.
+// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of no GPU (-1). Call it
+// right after Open, before other code uses the file. It panics for any other id.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))
@@ -26,9 +25,8 @@ func (f *File) SetGPU(id int) {
 // GPU returns the id of the GPU whose memory the file is, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU at least until
-// Unregister. Ranges may overlap and may be registered twice; each Register needs its own
-// Unregister.
+// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU until Unregister. Ranges may
+// overlap and may be registered twice; each Register needs its own Unregister.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
 		return fmt.Errorf("%w: register [%#x, +%#x): file %v is no GPU's", ErrBadFile, off, n, f)
@@ -75,8 +73,8 @@ func (f *File) publish() {
 	f.bufs.Store(&union)
 }
 
-// MemKind returns the kind of memory of the byte at off, and how many bytes from there on have that
-// kind; n is 0 at or past the end of the file.
+// MemKind returns the kind of memory of the byte at off, and how many bytes from there on have that kind; n is
+// 0 at or past the end of the file.
 func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
@@ -90,7 +88,7 @@ func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 		return GPUFile, rest
 	}
 	bufs := *p
-	lo, hi := 0, len(bufs) // binary search for the first extent that ends past off
+	lo, hi := 0, len(bufs) // the first extent that ends past off
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); bufs[mid].end <= off {
 			lo = mid + 1

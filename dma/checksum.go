@@ -5,14 +5,13 @@ import (
 	"math/bits"
 )
 
-// These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with
-// end-around carry; fold64 converts it to the sum of big-endian 16-bit words: the width of the words
-// does not change the sum, and the other byte order only swaps its bytes.
+// These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with end-around
+// carry, which fold64 converts to the sum of big-endian 16-bit words.
 
 var le = binary.LittleEndian
 
-// sum64 adds b, padded with a zero byte if its length is odd, to acc. It sums in two independent
-// chains of carries: in a single chain each addition would wait for the previous one.
+// sum64 adds b, padded with a zero byte if its length is odd, to acc. Two chains of carries are faster than
+// one.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {
@@ -41,8 +40,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It
-// reads each byte once, so the sum matches the copy even while the owner of src writes to it.
+// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It reads each byte
+// once, so the sum matches the copy even while somebody writes to src.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]
@@ -99,9 +98,8 @@ func fold64(acc uint64) uint16 {
 	return bits.ReverseBytes16(Fold(uint32(acc)))
 }
 
-// Checksum adds the ones' complement sum of b to initial, a sum that Checksum or Fold returned, or
-// 0. An odd last byte is the high half of its word: to add bytes after it, their offset in the data
-// must be even.
+// Checksum adds the ones' complement sum of b to initial, a sum that Checksum or Fold returned, or 0. An odd
+// last byte is the high half of its word: to add bytes after it, their offset must be even.
 func Checksum(b []byte, initial uint32) uint32 {
 	s := uint64(initial) + uint64(fold64(sum64(b, 0)))
 	return uint32(s) + uint32(s>>32)

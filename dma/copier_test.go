@@ -10,9 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Copying from segments of some regions to segments of others copies their bytes; its sum is the
-// sum of the bytes; and each byte is counted once, under the kinds of memory between which it
-// moved.
+// Copies, their sums and their counts agree with a model of bytes.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.
@@ -50,7 +48,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				r.mem[i] = r.mem[i-64] + byte(i)
 			}
 		}
-		half := rapid.IntRange(1, 2).Draw(t, "sources") // source and destination regions do not overlap
+		half := rapid.IntRange(1, 2).Draw(t, "sources") // source and destination regions differ
 		draw := func(from, to int, name string) (segs []Segment) {
 			for range rapid.IntRange(0, 5).Draw(t, name) {
 				off := rapid.Uint64Range(0, size).Draw(t, "off")
@@ -96,8 +94,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// model returns the regions' bytes after b was copied to dst. Destinations may overlap each
-		// other: the later one wins, as in a loop over bytes.
+		// model returns the regions' bytes after b was copied to dst, where a later destination wins.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {

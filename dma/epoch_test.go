@@ -21,7 +21,7 @@ func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 			t.Errorf("%s: %v", what, err)
 		}
 	}()
-	synctest.Wait() // until f has returned or blocks
+	synctest.Wait()
 	select {
 	case <-done:
 		t.Fatalf("%s did not wait", what)
@@ -66,7 +66,7 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // does not block while a Remove waits, and does not delay the Remove
+				late := s.Enter() // does not block while a Remove waits, and does not delay it
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
 				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // nor does Add block
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
@@ -134,8 +134,7 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go. If the space unmaps a region too
-// early, a read of it ends the test process or returns bytes of another region.
+// Workers read through translations while regions come and go.
 //
 // Invariant: dma: Removing a region waits only until the workers inside the space have left, and
 // delays no worker.
@@ -147,7 +146,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	maps := make([][]Map, len(spaces))
 	for k := range spaces {
 		for i := range uint64(regions) {
-			fd := memfd(t, page) // a file for each region, so that Remove unmaps it
+			fd := memfd(t, page) // so that Remove unmaps it
 			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte

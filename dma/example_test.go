@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// A worker copies bytes of one guest into GPU memory that another guest maps; the counters show
-// that they went to a registered buffer.
+// A worker copies bytes of one guest into GPU memory that another guest maps.
 func Example() {
 	files := dma.NewFiles()
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)

@@ -46,7 +46,7 @@ func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	return
 }
 
-// copyAll copies all memory of one space to another, as a worker does.
+// copyAll copies the memory of one space to another, as a worker does.
 func copyAll(c *Copier, to, from *Space) error {
 	defer to.Leave(to.Enter())
 	defer from.Leave(from.Enter())
@@ -120,12 +120,10 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			if closed(healthy.Faulted()) || healthy.FaultErr() != nil {
 				t.Error("the healthy guest is blamed")
 			}
-			// From now on the copier refuses the file before it touches it, even where the file still has
-			// pages.
+			// From now on the copier refuses the file, even where it still has pages.
 			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
-			// Copies between other guests still work, with the same copier.
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
 			// The guest comes back with a complete file.
 			testkit.OK(t, victim.Close())
@@ -172,8 +170,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	}
 }
 
-// netstack's goroutines, which are not started by Go, also access guest memory: a goroutine that is
-// inside a space is guarded against faults.
+// Enter guards goroutines that Go did not start, such as netstack's.
 func TestEnterGuardsAnyGoroutine(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, _ := twoGuests(t)
@@ -258,11 +255,11 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	}
 }
 
-// overlapEnv makes the test binary run faultInOverlap instead of the tests.
+// overlapEnv makes the test binary run faultInOverlap.
 const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
-// faultInOverlap faults while copying to a place that begins inside its source, and then checks
-// that clear() still works.
+// faultInOverlap faults while copying to a place that begins inside its source, and then checks that clear()
+// still works.
 func faultInOverlap() {
 	must := func(err error) {
 		if err != nil {

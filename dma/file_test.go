@@ -142,8 +142,7 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A sparse file costs a guest nothing; the guest must not exhaust the address space or the mappings
-// of the process with it.
+// A sparse file costs a guest nothing, but address space and a mapping of the process.
 //
 // Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
 // take the whole address space of the process.

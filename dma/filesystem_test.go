@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// checkMount accepts the mounts of local file systems, and refuses every other mount, and any mount
-// that mountinfo does not list.
+// checkMount accepts mounts of local file systems that mountinfo lists, and no others.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -63,11 +62,9 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 	testkit.ErrorSays(t, isLocal(int(proc.Fd())), "on proc, where a server may be asked")
 }
 
-// Open returns ErrBlocked for a file system that does not answer.
-//
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // not a memory file, so stat calls statFile on another goroutine
+	pipe := [2]int{} // not a memory file
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -82,11 +79,11 @@ func TestBlockedFileSystem(t *testing.T) {
 		if _, err := files.Open(pipe[0], 1); !errors.Is(err, ErrBlocked) || !errors.Is(err, ErrBadFile) {
 			t.Errorf("%v", err)
 		}
-		close(answer) // ends the goroutine that waits
+		close(answer)
 	})
 }
 
-// Discard closes descriptors, except those whose close might block; it counts these.
+// Discard closes descriptors, and keeps and counts those whose close might block.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -105,9 +102,7 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// A peer cannot make a file that passes for another guest's: the kernel reuses inode numbers, but
-// not times of birth. A hugetlbfs file has no time of birth, so it is recognized only within one
-// space.
+// The kernel reuses inode numbers, but not times of birth, which hugetlbfs files lack.
 //
 // Invariant: dma: A file is identified by its birth time too, if its file system has one; a file of
 // hugetlbfs is recognized in one space only.

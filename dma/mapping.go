@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings lists every File that is mapped in the process, by address: a fault reports only an
-// address. Its lock is a leaf: the holder takes no other lock and touches no mapped memory.
+// mappings lists the mapped Files by address: a fault reports only an address. The holder of its lock takes no
+// other lock and touches no mapped memory.
 var mappings struct {
 	mu    sync.Mutex
 	files []*File // sorted by base, disjoint
@@ -31,8 +31,7 @@ func (f *File) mapFile(fd int, size int) error {
 	return nil
 }
 
-// unmap removes f from mappings and unmaps its memory. Regions still hold slices of the memory; the
-// Copier refuses a file that is not mapped any more.
+// unmap removes f from mappings and unmaps its memory. The Copier refuses regions of an unmapped file.
 func (f *File) unmap() {
 	mappings.mu.Lock()
 	if i, ok := slices.BinarySearchFunc(mappings.files, f.base, byBase); ok {

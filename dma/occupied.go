@@ -6,14 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space that counts memory may map: each memory file among them
-// keeps a descriptor.
+// maxCountedFiles is how many files a Space that counts memory may map: memory files among them keep
+// descriptors.
 const maxCountedFiles = 32
 
-// CountMemory makes each memory file of no GPU that the space maps from now on keep a descriptor,
-// so that Occupied can ask how much memory the file occupies; the space then maps at most 32 files.
-// Call it while nothing is mapped: before the first region, and again before another peer uses the
-// space. It also forgets the unmapped files.
+// CountMemory makes memory files of no GPU that the space maps from now on count for Occupied; the space then
+// maps at most 32 files. Call it while nothing is mapped, and again before another peer uses the space: it also
+// forgets the unmapped files.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -21,12 +20,9 @@ func (s *Space) CountMemory() {
 	s.left, s.leftMore = make(map[FileID]uint64), 0
 }
 
-// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and
-// files of tmpfs and hugetlbfs. A hole occupies memory once anyone has written to it; the kernel
-// charges the first writer. An unmapped file counts with the bytes that it occupied at the time of
-// the unmapping, until the space maps it again or somebody calls CountMemory: its owner may still
-// hold the file, and with it the memory. Occupied does not count files of disks and GPUs. It is
-// meaningful only after CountMemory.
+// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and files of tmpfs
+// and hugetlbfs. An unmapped file counts with the bytes that it occupied when it was unmapped, until the space
+// maps it again or CountMemory: its owner may still hold it. Occupied is meaningful only after CountMemory.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +35,7 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns how many bytes the file occupies; 0 if no space counts it, or it is a GPU's. The
-// caller's space must have mapped the file.
+// occupied returns how many bytes the file occupies; 0 if no space counts it, or it is a GPU's.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -61,18 +56,18 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // left is full: count the bytes; they stay counted even if the file is mapped again
+	default: // these stay counted even if the file is mapped again
 		s.leftMore += n
 	}
 }
 
-// keep stores a duplicate of fd in f.fd if space s counts memory, the file is a memory file of no GPU,
-// and f has no descriptor yet. The caller holds files.mu.
+// keep stores a duplicate of fd in f.fd if space s counts memory, the file is a memory file of no GPU, and f
+// has none yet. The caller holds files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // fd is a file of a disk
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // a file of a disk
 		return nil
 	}
 	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {

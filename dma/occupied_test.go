@@ -42,8 +42,8 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// A space that counts memory maps at most 32 files. Each has a descriptor, which is closed when no
-// space maps the file any more.
+// A space that counts memory maps at most 32 files, whose descriptors are closed when no space maps them any
+// more.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -57,7 +57,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // a space that does not count its memory
+	other := NewSpace("of another", s.files) // does not count memory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())

@@ -1,7 +1,7 @@
 package dma
 
-// Most frames have a few bytes in one or two segments; for these, two cursors cost more than the
-// copy. The functions in this file copy such frames faster.
+// The functions in this file copy frames of few bytes in one or two segments, for which two cursors cost more
+// than the copy.
 
 // Read copies src to dst, a private slice, until one of them ends, and returns how many bytes it copied.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
@@ -24,8 +24,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind does the work of CopyBehind for at most one source segment and one destination segment
-// that has room for head. If the two segments may overlap, it copies nothing and done is false.
+// behind is CopyBehind for at most one source segment and a destination segment that has room for head. If the
+// two may overlap, it copies nothing and done is false.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -52,8 +52,7 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	return n + uint64(k), nil, true
 }
 
-// overlap reports whether two segments may share bytes: they overlap in one file, or neither is in
-// a file.
+// overlap reports whether two segments overlap in one file, or are both in none.
 func overlap(a, b *Segment) bool {
 	if b.Region == nil || b.Region.file != a.Region.file {
 		return false

@@ -15,7 +15,7 @@ func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	}
 }
 
-// A copy of one segment from a GPU's memory is counted for that GPU, as one of several segments is.
+// A copy of one segment from a GPU's memory is counted for that GPU.
 func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	f := openFile(t, page)
 	f.SetGPU(3)
@@ -31,8 +31,7 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
 
-// Two segments overlap if they share bytes of a file, in whatever regions they lie (copying them is
-// tested in TestOverlappingCopyIsAMove); neighbours do not overlap.
+// Segments overlap if they share bytes of a file, in whatever regions; neighbours do not overlap.
 func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 	f := openFile(t, 4*page)
 	g := testkit.Must(NewFiles().Open(memfd(t, 4*page), 0))(t)

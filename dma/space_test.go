@@ -30,7 +30,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole
 	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true})
 	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // up to 2^64
-	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // the region at the top does not continue here
+	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // a translation at the top does not continue here
 	if got := len(s.Regions()); got != 7 || s.Generation() != 7 {
 		t.Fatalf("%d regions, generation %d", got, s.Generation())
 	}
@@ -90,9 +90,8 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// In a space whose regions are IOTLB entries, an address outside all of them is a miss: the error names
-// the first missing address, so after one error for each missing entry, each followed by its addition,
-// the call succeeds. An entry that does not allow the access causes ErrAccess.
+// In a space of IOTLB entries, an address outside all of them is a miss, and the error names the first missing
+// address.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)
@@ -138,8 +137,7 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// A range may need as many segments as the limit allows, and no more: the walk over the regions
-// ends there.
+// A range may need as many segments as the limit allows, and no more.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
 // freed when a short chain follows.
@@ -148,7 +146,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
-	for i := range uint64(regions) { // the file's pages in reverse: no two pages are adjacent in both
+	for i := range uint64(regions) { // no two pages are adjacent in both
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
 	testkit.OK(t, s.Replace(maps))
@@ -159,7 +157,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 		name    string
 		iova, n uint64
 		limit   int
-		want    int // segments, the first included; 0: too many
+		want    int // segments, with first; 0: too many
 	}{
 		{"one", 0, page, 2, 2},
 		{"no room", 0, 1, 1, 0},
@@ -256,7 +254,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
 		t.Fatalf("after Close: %v, %d files", err, files.Len())
 	}
-	add(t, s, Map{Size: page, FD: other}) // after Close the space can map memory again
+	add(t, s, Map{Size: page, FD: other}) // after Close
 	s.Close()
 }
 

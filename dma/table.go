@@ -7,21 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNode is the largest number of children of a node, and of regions in a leaf that is not the root;
-// every node except the root has at least half as many.
+// maxNode is the largest number of children of a node, and of regions in a leaf that is not the root; a node
+// other than the root has at least half as many.
 const maxNode = 64
 
-// maxFlat is the largest number of regions for which the root is a leaf, because a search in one
-// leaf is faster. Most guests have fewer regions. A change copies the whole leaf, at most 8 KiB.
+// maxFlat is the largest number of regions for which the root is a leaf, in which a search is faster.
 const maxFlat = 512
 
-// table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never
-// changes: with and without make new nodes on the path from the root to one leaf, and perhaps
-// beside it, and share the others.
+// table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never changes: with
+// and without make new nodes, and share the others.
 type table struct {
-	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
-	regions []*Region // of a leaf: its regions
-	kids    []*table  // of any other node: its children
+	starts  []uint64  // IOVA of the first region of each child, or of each region
+	regions []*Region // of a leaf
+	kids    []*table  // of another node
 }
 
 // newTable returns the tree of regions, which must be sorted and disjoint.
@@ -45,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts that each fit a node, as few as possible.
+// evenly cuts n items into nearly equal parts that fit a node, as few as possible.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -73,8 +71,7 @@ func nodeOf(kids []*table) *table {
 	return t
 }
 
-// leaf returns the leaf with the last region that begins at or before iova, or the first leaf if
-// there is no such region.
+// leaf returns the leaf with the last region that begins at or before iova, or the first leaf.
 func (t *table) leaf(iova uint64) *table {
 	for t.kids != nil {
 		t = t.kids[max(t.find(iova), 0)]
@@ -82,11 +79,8 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns the leaf, and the index in it, where a translation continues at iova, after its
-// index in node from has left the regions: from is an inner root, or the index is past the end of a
-// leaf. The leaf is nil in a tree of one leaf, after a translation has wrapped to address 0, and if no
-// region begins at or before iova. In a tree of one leaf, as for most guests, translate calls follow
-// only for addresses outside all regions.
+// follow returns the leaf, and the index in it, where a translation continues at iova, after it has left the
+// regions of node from. The leaf is nil if there is nothing to continue with.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
@@ -100,8 +94,7 @@ func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
 	return leaf, next
 }
 
-// find returns the index of the last of the node's starts at or before iova, or -1 if there is
-// none.
+// find returns the index of the last of the node's starts at or before iova, or -1.
 func (t *table) find(iova uint64) int {
 	lo, hi := 0, len(t.starts)
 	for lo < hi {
@@ -123,11 +116,11 @@ func (t *table) lastBefore(iova uint64) *Region {
 	return nil
 }
 
-// walk calls f with each region that begins at or after iova, by address, until f returns false.
+// walk calls f with the regions that begin at or after iova, by address, until f returns false.
 func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	i := t.find(iova)
 	if t.kids != nil {
-		for _, k := range t.kids[max(i, 0):] { // from the first child that may have regions at or after iova
+		for _, k := range t.kids[max(i, 0):] { // the first child that may have such regions
 			if !k.walk(iova, f) {
 				return false
 			}
@@ -154,8 +147,7 @@ func (t *table) all() (regions []*Region) {
 	return regions
 }
 
-// within lists the regions that lie in [iova, iova+size). The error is EINVAL if the range cuts a
-// region or is no valid range.
+// within lists the regions that lie in [iova, iova+size). EINVAL: the range cuts a region or is no valid range.
 func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	if size == 0 || size-1 > ^iova {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
@@ -181,7 +173,6 @@ func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	return regions, nil
 }
 
-// with returns the tree with r added.
 func (t *table) with(r *Region) (*table, error) {
 	if err := t.free(r); err != nil {
 		return nil, err
@@ -234,13 +225,11 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// rebuildFrom decides when withoutAll builds the tree anew: when it removes more than one in
-// rebuildFrom regions. Building allocates at most 24 bytes for each region that stays; removing a
-// single region allocates some 2.5 KiB.
+// withoutAll builds the tree anew when it removes more than one in rebuildFrom regions: that allocates at most
+// 24 bytes for each region that stays, and removing a single one some 2.5 KiB.
 const rebuildFrom = 256
 
-// withoutAll returns the tree, which has count regions, without the regions from the first of gone
-// to its last.
+// withoutAll returns the tree, which has count regions, without the regions from the first of gone to its last.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -259,8 +248,7 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r, a region in the node or below it. The node itself may be too
-// short; its children are not.
+// remove returns the node without r, a region in the node or below it. The node itself may be too short.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -270,15 +258,13 @@ func (t *table) remove(r *Region) *table {
 	if len(kid.starts) >= maxNode/2 {
 		return nodeOf(spliced(t.kids, i, i+1, kid))
 	}
-	// The child is too short: merge it with its neighbour, and cut the result in two if it is too
-	// long. Each node except the root has at least two children, so there is a neighbour.
+	// The child is too short: merge it with a neighbour, and cut the result if it is too long.
 	if i == 0 {
 		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
 	}
 	return nodeOf(spliced(t.kids, i-1, i+1, join2(t.kids[i-1], kid).halves()...))
 }
 
-// join2 returns a and b merged into one node.
 func join2(a, b *table) *table {
 	if a.kids == nil {
 		return leafOf(slices.Concat(a.regions, b.regions))
@@ -286,7 +272,7 @@ func join2(a, b *table) *table {
 	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
-// halves returns the node as one node, or as two if it is too long.
+// halves returns the node, or two if it is too long.
 func (t *table) halves() []*table {
 	n := len(t.starts)
 	switch {
@@ -298,7 +284,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns a copy of s in which the items what replace s[i:j].
+// spliced returns a copy of s in which what replaces s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

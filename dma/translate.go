@@ -12,20 +12,19 @@ var ErrUnmapped = errors.New("unmapped address")
 // ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is the error for a write to a read-only region, any use of an inaccessible one, and a
-// pin of process memory.
+// ErrAccess is the error for an access that a region does not allow, and for a pin of process memory.
 var ErrAccess = errors.New("access denied")
 
 // ErrScattered is the error for a range that lies in more pieces than its user accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
-// Access is a kind of access of a device to memory: read or write.
+// Access is a kind of access of a device to memory.
 type Access uint8
 
 // Kinds of access.
 const (
-	Read  Access = iota // the device reads
-	Write               // the device writes
+	Read Access = iota
+	Write
 )
 
 // String returns "read" or "write".
@@ -36,12 +35,12 @@ func (a Access) String() string {
 	return "write"
 }
 
-// AddrError is the error for an address that a device cannot use. Error formats the text only on
-// demand, because guests can cause many such errors.
+// AddrError is the error for an address that a device cannot use. The text is formatted only on demand, as
+// guests can cause many such errors.
 type AddrError struct {
 	Space  string
 	IOVA   uint64 // the first address that the device cannot use; of Pin, where the range begins
-	Len    uint64 // how many bytes the caller wanted from IOVA on
+	Len    uint64 // bytes wanted from IOVA on
 	Access Access
 	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
 }
@@ -57,22 +56,19 @@ func (e *AddrError) Unwrap() error { return e.Err }
 // maxSegment is the longest segment that Translate makes, in bytes.
 const maxSegment = 1 << 30
 
-// Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
-// an adjacent one; each segment lies in one region. The caller is inside the space. On an error,
-// which is an *AddrError, Translate returns dst unchanged.
+// Translate appends to dst the segments of [iova, iova+n), each of which lies in one region. The caller is
+// inside the space. On an error, which is an *AddrError, Translate returns dst unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax does the work of Translate with at most limit segments in the result, which includes
-// dst. If the range needs more, it returns ErrScattered without making a further segment: limit
-// bounds time and memory, however many regions the guest has made.
+// TranslateMax is Translate with at most limit segments in the result, which includes dst. If the range needs
+// more, it returns ErrScattered: limit bounds time and memory, however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate does the work of TranslateMax with root, a table that the space had at some time since
-// the caller entered it.
+// translate is TranslateMax with root, a table that the space had since the caller entered it.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -95,9 +91,9 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 			return dst, &AddrError{s.name, iova, n, a, ErrScattered}
 		}
 		n -= k
-		iova += k // may wrap to 0 behind the last region: then no further region follows
+		iova += k // may wrap to 0, where no further region follows
 		for ; k > maxSegment; k -= maxSegment {
-			if len(out)+1 >= limit { // at least one further segment follows this one
+			if len(out)+1 >= limit { // at least one more segment follows
 				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
 			}
 			out = append(out, Segment{r, off, maxSegment})
@@ -108,7 +104,6 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 	return out, nil
 }
 
-// unmapped returns the error for an address in no region.
 func (s *Space) unmapped(iova, n uint64, a Access) error {
 	if s.iotlb.Load() {
 		return &AddrError{s.name, iova, n, a, ErrMiss}
@@ -116,8 +111,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures that a device copies (descriptor tables).
-// The caller is inside the space. No Copier counts these bytes.
+// ReadAt fills dst with the bytes at iova, for structures that a device copies (descriptor tables). The caller
+// is inside the space. No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	t := NewTranslator(s)
@@ -130,9 +125,9 @@ type Pin struct {
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device
-// may write. The caller guards every access with Recover. The caller closes the pin when a change of
-// the space has mapped other memory at the address.
+// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device may
+// write. The caller guards accesses with Recover, and closes the pin when the space maps other memory at the
+// address.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -152,8 +147,7 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	return r.Pin(off, n) // safe: the region holds a reference to its file until Leave
 }
 
-// Pin returns [off, off+n) of the region as memory, like Space.Pin. It is for callers that have the
-// region itself, such as a region of a GPU, and keep its file open.
+// Pin returns [off, off+n) of the region as memory, like Space.Pin, for callers that keep its file open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:
@@ -168,13 +162,13 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory. The guest shares the memory; the caller must not use it after Close.
+// Bytes returns the memory, which the guest shares, and which must not be used after Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
 // File returns the file that the memory lies in.
 func (p *Pin) File() *File { return p.file }
 
-// Close releases the memory. A second Close does nothing.
+// Close releases the memory. It is idempotent.
 func (p *Pin) Close() {
 	if p.mem != nil {
 		p.mem = nil
