@@ -20,16 +20,16 @@ import (
 // AuditWindow is the smallest number of successive bytes of a stream that make a hit.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. Two streams whose seeds differ by k*step, with
-// k less than Bytes/8, have bytes in common: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed. Streams whose seeds differ by k*step, with k less
+// than Bytes/8, have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
 }
 
-// Hit is a piece of a stream that Audit found in memory: as long as possible, and at least AuditWindow bytes.
+// Hit is a piece of a stream that Audit found in memory, of at least AuditWindow bytes.
 type Hit struct {
-	Off       uint64 // offset in the memory
+	Off       uint64 // in the memory
 	Len       uint64
 	Stream    int // index in the list of streams
 	StreamOff uint64
@@ -38,26 +38,22 @@ type Hit struct {
 // auditChunk is the number of bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
-// Audit finds every piece of the streams in ram that is long enough, at any alignment in both, in the
-// order of ram.
+// Audit finds the pieces of the streams in ram that have at least AuditWindow bytes, at any alignment in both,
+// in the order of ram.
 //
-// It is exact: a hit has at least AuditWindow bytes, compared with the stream byte by byte, and no
-// window is missed. Unrelated bytes make a false hit only if they equal a window by chance: for
-// random bytes, all windows of 2^40 bytes of stream and all offsets of 2^40 bytes of memory are
-// 2^80 pairs, so the probability is 2^80/2^512. Memory with little variety (zeros, text, code,
-// pointers) can equal a window only if it contains at least seven of the words that mix64 makes of
-// seven successive states.
+// Unrelated bytes make a false hit only if they equal a window by chance: for random bytes, all windows of 2^40
+// bytes of stream and all offsets of 2^40 bytes of memory are 2^80 pairs, so the probability is 2^80/2^512.
 //
-// ram must not shrink during the call. For a guest's memory use AuditReader on its file: a read from a
-// hole of a mapped memfd would allocate pages, and the file may be truncated.
+// ram must not shrink during the call. For a guest's memory use AuditReader on its file, whose holes it does
+// not fill.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, which up to two goroutines read at the same time. If r
-// is an *os.File, AuditReader skips the file's holes (which moves the file offset).
+// AuditReader is Audit for the size bytes of r, which up to two goroutines read at the same time. If r is an
+// *os.File, AuditReader skips the file's holes (which moves the file offset).
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)
@@ -75,24 +71,22 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes returns a function that reports whether a range of a file consists only of holes, for
-// ranges in any order.
+// holes returns a function that reports whether a range of a file consists only of holes.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		data, err := f.Seek(int64(off), unix.SEEK_DATA)
-		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // ENXIO: no data from off on
+		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // no data from off on
 	}
 }
 
 // view returns [off, off+n) of the memory, valid until its next call.
 type view func(off, n uint64) ([]byte, error)
 
-// audit scans size bytes in chunks. A worker sees each chunk together with the next AuditWindow-1
-// bytes, so that a window lies in the view of the chunk in which it begins; join merges hits that
-// are cut at the ends of views.
+// audit scans size bytes in chunks. A worker sees each chunk together with the next AuditWindow-1 bytes; join
+// merges hits that are cut at the ends of views.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -128,8 +122,8 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 	return join(all), nil
 }
 
-// join merges hits that are parts of one piece: of the same stream, at the same distance between
-// stream and memory, overlapping or adjacent.
+// join merges hits of the same stream, at the same distance between stream and memory, that overlap or are
+// adjacent.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
@@ -163,7 +157,7 @@ type scanner struct {
 type target struct {
 	base  uint64 // for word number i of the stream unmix64(word)*stepInv - base == i
 	words uint64 // complete words in the stream
-	// end and distance of the last hit in this view, so that confirm compares a long hit only once
+	// of the last hit in this view, so that confirm compares a long hit only once
 	end      uint64
 	distance uint64
 }
@@ -180,9 +174,8 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// It skips blocks of zeros, except the AuditWindow-1 bytes next to other blocks. No window consists
-// only of zeros: it has at least seven words of the stream, which all differ, because mix64 is a
-// bijection.
+// It skips blocks of zeros, except the AuditWindow-1 bytes next to other blocks. No window consists only of
+// zeros: it has at least seven words of the stream, which all differ, because mix64 is a bijection.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
@@ -240,7 +233,6 @@ func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 		StreamOff: streamOff - uint64(before)})
 }
 
-// zeros is a block of zeros.
 var zeros [auditBlock]byte
 
 // zero reports whether b, at most a block, is all zeros.

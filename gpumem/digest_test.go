@@ -87,7 +87,7 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// One flipped bit changes a digest, and so does a swap of two pieces or of two pages.
+// A flipped bit changes a digest, and so does a swap of two pieces or of two pages.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
@@ -140,14 +140,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Memory outside the port's buffers: a hole of one page, with and without lanes.
+	// Holes between the port's buffers, with and without lanes.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// Adjacent buffers leave no hole, although no group of lanes crosses from one to another.
+	// No group of lanes crosses from one adjacent buffer to another.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte
@@ -185,7 +185,7 @@ func TestDigestEndsByCancelAll(t *testing.T) {
 	testkit.Equal(t, "bytes hashed", e.Stats().Hashed, 0)
 }
 
-// A file that loses its memory makes the digest fail, also in lanes, and does not end the process.
+// A file that loses its memory makes the digest fail.
 func TestDigestOfMemoryThatGoes(t *testing.T) {
 	files := dma.NewFiles()
 	ram := testkit.Memfd(t, 32<<20)

@@ -91,7 +91,7 @@ func (b *rig) read(off, n int64) []byte {
 	return p
 }
 
-// gpuHas fails the test unless the GPU's bytes from off on equal want.
+// gpuHas compares the GPU's bytes from off on with want.
 func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	b.t.Helper()
 	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
@@ -144,8 +144,7 @@ func TestFillHashPoison(t *testing.T) {
 	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
-// TestLists copies random pieces by tables in RAM and in GPU memory, and compares with copies
-// between slices.
+// TestLists copies random pieces by tables in RAM and in GPU memory.
 func TestLists(t *testing.T) {
 	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
@@ -158,9 +157,9 @@ func TestLists(t *testing.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
 		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
 		if n <= 2 {
-			most = 5 << 18 // longer than pieceLen; an entry may then cross the border between the two regions of RAM
+			most = 5 << 18 // more than pieceLen
 		}
-		// In GPU memory sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
+		// Sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
 		const half = 3 << 19
 		copy(gpu, noise[r.IntN(1<<20):])
 		copy(ram, noise[r.IntN(1<<20):])
@@ -188,7 +187,7 @@ func TestLists(t *testing.T) {
 			es = append(es, e)
 			total += uint64(l)
 		}
-		// The table lies after all copied memory.
+		// After all copied memory.
 		j := Job{Op: op, Entries: uint32(n), Table: ramAt + ramLen - 1<<20 + 3}
 		tab := table(es...)
 		if inGPU && op != Gather && len(tab) < 1<<17 {
@@ -217,8 +216,7 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// The engine counts copied bytes by the NUMA node of their guest memory. A batch of copies crosses the links of one
-// node: the node of its first byte whose node is known.
+// A batch of copies crosses the links of one node: that of its first byte whose node is known.
 func TestCopiesAreCountedByNode(t *testing.T) {
 	var crossed []int
 	links := func(gpu, node int) *shape.Route {
@@ -304,7 +302,7 @@ func TestCancel(t *testing.T) {
 	testkit.Equal(t, "job afterwards", b.good(Job{Op: Fill, Off: bufOff, Len: 4096}).ID, 5)
 }
 
-// TestCancelWhileDoneWaits: Cancel does not wait for Done, CancelAll does.
+// Cancel does not wait for Done, CancelAll does.
 func TestCancelWhileDoneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var after atomic.Bool

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHostileJobs: each of these jobs fails, writes no byte of RAM or outside the port's buffer, and the
-// engine goes on.
+// TestHostileJobs: each job fails, and writes no byte of RAM or outside the port's buffer.
 //
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func TestHostileJobs(t *testing.T) {
@@ -86,8 +85,7 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses: the job fails, and writes nothing
-// after the buffer's removal.
+// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses.
 //
 // Invariant: gpumem: Removing memory ends the jobs that still need it, and a reset of the engine
 // ends all its jobs.
@@ -123,7 +121,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// TestTruncatedRAM: jobs of a guest that has truncated its RAM fail. Another port continues.
+// Jobs of a guest that has truncated its RAM fail, and another port continues.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
@@ -143,10 +141,10 @@ func TestTruncatedRAM(t *testing.T) {
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
 	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
-	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works too
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works
 }
 
-// FuzzEngine runs any job with any table: no byte of the GPU outside the port's buffer is written.
+// FuzzEngine runs any job with any table.
 //
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func FuzzEngine(f *testing.F) {

@@ -6,17 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a goroutine's thread that has the policy SCHED_IDLE until hurry is closed. The thread
-// ends with its goroutine.
+// idleThread is a goroutine's thread that has the policy SCHED_IDLE until hurry is closed.
 type idleThread struct {
 	hurry <-chan struct{} // nil: an ordinary thread
 	idle  bool
 }
 
-// begin gives the calling goroutine's thread the policy SCHED_IDLE. If that is not permitted, begin
-// waits for hurry or stop instead.
+// begin gives the calling goroutine's thread the policy SCHED_IDLE, or, if that is not permitted, waits for
+// hurry or stop.
 func (t *idleThread) begin(stop <-chan struct{}) {
-	runtime.LockOSThread() // never unlocked: the thread is not used again
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
 		return
 	}
@@ -26,7 +25,7 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread an ordinary one if hurry is closed by now.
+// look makes the thread an ordinary one if hurry is closed.
 func (t *idleThread) look() {
 	if !t.idle {
 		return

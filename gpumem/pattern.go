@@ -7,9 +7,8 @@ import (
 
 var le = binary.LittleEndian
 
-// The pattern is a stream of 8-byte words, little endian: word i is mix64(seed + (i+1)*step). This
-// is splitmix64 (Steele, Lea, Flood 2014) with an index as state, so the position of a word can be
-// computed from it with unmix64.
+// The pattern is a stream of 8-byte words, little endian: word i is mix64(seed + (i+1)*step). This is
+// splitmix64 (Steele, Lea, Flood 2014) with an index as state, so unmix64 gives the position of a word.
 const (
 	step    = 0x9E3779B97F4A7C15
 	step2   = 2 * step & (1<<64 - 1)
@@ -105,8 +104,7 @@ func MatchAt(b []byte, seed uint64, off uint64) int {
 	return n
 }
 
-// matchBefore returns how many bytes of b, from its end backwards, equal the stream before byte off. It
-// compares byte by byte, because an audit finds a piece near the piece's start.
+// matchBefore returns how many bytes of b, from its end backwards, equal the stream before byte off.
 func matchBefore(b []byte, seed uint64, off uint64) int {
 	n := 0
 	for n < len(b) && uint64(n) < off {

@@ -23,7 +23,7 @@ func TestMixIsInvertible(t *testing.T) {
 	testkit.Equal(t, "step * stepInv", one*stepInv, 1)
 }
 
-// TestPatternBytes pins the pattern: later versions must find recorded payload.
+// The pattern must not change: later versions must find recorded payload.
 func TestPatternBytes(t *testing.T) {
 	b := make([]byte, 24)
 	FillPattern(b, 1234567, 0)
@@ -35,7 +35,7 @@ func TestPatternBytes(t *testing.T) {
 	}
 }
 
-// Eight words at a time and one by one give the same bytes, and find the same first difference.
+// Eight words at a time and one by one give the same bytes.
 func TestFillAtAnyPlace(t *testing.T) {
 	defer func(was bool) { vector = was }(vector)
 	for _, vector = range slices.Compact([]bool{vector, false}) {

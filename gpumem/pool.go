@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// FramePages is an upper bound for the pages of the largest frame, of 64 KiB.
+// FramePages is an upper bound for the pages of a frame of 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
 // Range is a piece of a GPU's memory.
@@ -21,32 +21,31 @@ type Range struct {
 type Piece struct {
 	Page uint32
 	Off  uint16
-	Len  uint16 // at most PageSize
+	Len  uint16
 }
 
-// Values of page.refs that are no count of references.
+// Values of page.refs that are no count.
 const (
 	pageFree   = 0
 	pagePosted = -1
 )
 
 type page struct {
-	refs   int32 // pagePosted, pageFree, or the number of queued frames and tokens that hold the page
-	tokens int32 // the tokens among refs
+	refs   int32 // or the number of queued frames and tokens that hold the page
+	tokens int32 // of refs
 }
 
-// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods hold
-// its lock only for work on its tables, and take no other lock under it.
+// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Its lock is a leaf:
+// methods take no other lock under it.
 //
-// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of
-// the stack, which has queued a frame, and of tokens, which a user has. When the last reference is
-// dropped, the page is free again. While no page is free or posted, frames wait with their senders; the
-// NIC drops and counts whole frames that wait too long.
+// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of the
+// stack, which has queued a frame, and of tokens, which a user has. When the last reference is dropped, the
+// page is free again.
 type Pool struct {
 	gpu int
-	off uint64 // offset of page 0 in the GPU's memory
-	// reserve is how many pages must be free or posted when the stack keeps out-of-order data, so
-	// that the missing segment finds a buffer.
+	off uint64 // of page 0 in the GPU's memory
+	// reserve is how many pages must be free or posted when the stack keeps out-of-order data: the missing segment
+	// needs a buffer.
 	reserve int
 	refill  func(queue int)
 	ended   func()
@@ -61,9 +60,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for
-// a queue that got too few pages when pages become free other than by ReturnPages, and ended once, when
-// it is closed and has all its pages back. It calls both without holding its lock.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for a queue
+// that got too few pages when pages become free, and ended once, when it is closed and has all its pages back;
+// both without holding its lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -79,11 +78,10 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 	return p, nil
 }
 
-// Pages returns the number of pages of the pool.
 func (p *Pool) Pages() int { return len(p.pages) }
 
-// TakePages takes free pages to post to a queue, writes their offsets in the GPU to dst, and
-// returns how many it took.
+// TakePages takes free pages to post to a queue, writes their offsets in the GPU to dst, and returns how many
+// it took.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,18 +137,17 @@ type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
-	SupplyLow          // the stack must refuse out-of-order data
-	SupplyEmpty        // the stack may accept only the segment that comes next in the stream
+	SupplyLow          // refuse out-of-order data
+	SupplyEmpty        // accept only the next segment of the stream
 )
 
-// segmentPages hold one segment with an MTU of at most 9,000. A longer one may not fit though Supply
-// returns SupplyLow.
+// segmentPages hold one segment with an MTU of at most 9,000.
 const segmentPages = 4
 
-// Supply returns the state that the pool will have after it keeps the pages of an arriving frame.
-// It is SupplyLow when fewer pages than the reserve are left, or when queued data has more than
-// half of the pages. It is SupplyEmpty only when fewer than segmentPages are left: if the stack refused
-// segments in order earlier, the sender would deliver only one segment per retransmission timeout.
+// Supply returns the state that the pool will have after it keeps the pages of an arriving frame. It is
+// SupplyLow when fewer pages than the reserve are left, or when queued data has more than half of the pages.
+// SupplyEmpty comes as late as possible: without segments in order, the sender would deliver one segment per
+// retransmission timeout.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,9 +163,9 @@ func (p *Pool) Supply(frame int) Supply {
 // Window returns the receive buffer that fits the pool if each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive appends to dst[:0] the device's ranges as pieces, n bytes in all, and takes a reference to each
-// page for the stack. The device is not trusted: if it names a page that it did not get, or too few
-// bytes, Receive takes nothing and returns false.
+// Receive appends to dst[:0] the device's ranges as pieces, n bytes in all, and takes a reference to each page
+// for the stack. The device is not trusted: if it names a page that it did not get, or too few bytes, Receive
+// takes nothing and returns false.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -195,7 +192,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard makes the pages of a frame that is not delivered free, if they are posted.
+// Discard makes the posted pages of a frame that is not delivered free.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -227,7 +224,6 @@ func (p *Pool) hold(pages []uint32) {
 	p.mu.Unlock()
 }
 
-// unhold drops a token's reference to each of the pages.
 func (p *Pool) unhold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -245,8 +241,7 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndNotify unlocks, then calls refill for queues that wait if there are free pages, and ended, once,
-// if the pool is closed and all its pages are free.
+// unlockAndNotify unlocks, then calls refill and ended where they are due.
 func (p *Pool) unlockAndNotify() {
 	var queues [8]int
 	notify := queues[:0]
@@ -262,9 +257,9 @@ func (p *Pool) unlockAndNotify() {
 	f()
 }
 
-// Close ends the pool: it gives out no more pages. If stopped is set, the device has stopped using
-// its queues, and posted pages become free. Otherwise the device may still write to them: they stay
-// posted until they are returned, discarded or received, or until Close is called with stopped set.
+// Close ends the pool: it gives out no more pages. stopped means that the device has stopped using the queues:
+// posted pages become free. Otherwise the device may still write to them: they stay posted until they are
+// returned, discarded or received, or until a Close with stopped.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -288,9 +283,9 @@ func (p *Pool) emptyLocked() func() {
 type PoolStats struct {
 	Pages  int
 	Free   int
-	Posted int // pages that the NIC may write to
-	Queued int // pages that only the stack references
-	Held   int // pages with a token that a user has
+	Posted int // the NIC may write to them
+	Queued int // only the stack references them
+	Held   int // have a token that a user holds
 }
 
 // Stats returns a snapshot.

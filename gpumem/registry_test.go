@@ -65,7 +65,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	}
 }
 
-// TestUnregisterWaitsForPieces: Unregister waits only for pieces that may use the buffer.
+// Unregister waits only for pieces that may use the buffer.
 func TestUnregisterWaitsForPieces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := dma.NewFiles()

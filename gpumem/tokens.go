@@ -8,15 +8,14 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens has the tokens of a connection: one for each frag, with which the connection's user returns
-// the frag's page. Issue takes the lowest free token first, from 1, and reuses tokens at once, as Linux
-// does (net/ipv4/tcp.c: tcp_xa_pool_refill): so a user that returns a token twice can free another
-// frag. Methods take its lock before the pools' locks.
+// Tokens has the tokens of a connection: one for each frag, with which the connection's user returns the frag's
+// page. Issue takes the lowest free token first, from 1, and reuses tokens at once, as Linux does
+// (net/ipv4/tcp.c: tcp_xa_pool_refill). Methods take its lock before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
 	held   []held   // by token - 1; pool is nil if the token is free
-	free   []uint64 // a bit for each token, set if the token is free
+	free   []uint64 // a set bit for each free token
 	low    int      // words of free before this index are 0
 	pages  []uint32 // scratch of Put
 }
@@ -26,8 +25,7 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the pages, which must be held, to dst. It returns false after
-// Close.
+// Issue writes a token for each of the pages, which must be held, to dst. It returns false after Close.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +63,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put takes back the issued ones of the first limit tokens in ranges, and returns how many it took.
+// Put takes back the issued ones of the first limit tokens in ranges, and returns how many.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -107,7 +105,7 @@ func (t *Tokens) Held(p *Pool) (n int) {
 	return n
 }
 
-// Close takes all tokens back, and Issue issues none any more.
+// Close takes all tokens back; Issue issues none any more.
 func (t *Tokens) Close() {
 	t.mu.Lock()
 	t.closed = true
