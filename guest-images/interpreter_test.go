@@ -66,8 +66,7 @@ func inPath(t *testing.T) string {
 	return dir
 }
 
-// A script's interpreter is copied from this machine to where the guest looks for it, unless
-// another copy has brought it.
+// A script's interpreter is copied to where the guest looks for it.
 //
 // Invariant: vnic boot: Mistakes are found before anything boots.
 func TestInterpretersComeAlong(t *testing.T) {
@@ -119,13 +118,13 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay() // a script that is only copied: the user may not run it
+		o := NewOverlay() // a script that is only copied
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
 			t.Errorf("%q: notes %s", line, n)
 		}
-		testkit.OK(t, os.Chmod(script, 0o644)) // no longer executable
+		testkit.OK(t, os.Chmod(script, 0o644))
 		o = NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		if o.Scripts(); o.Notes != nil {
@@ -135,8 +134,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-// The interpreter itself is asked for the path of its library, because a version manager's script
-// starts another program.
+// The interpreter is asked for the path of its library: a version manager's script starts another program.
 func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	bin, root := inPath(t), t.TempDir()
 	for _, f := range []string{"bin/python3.99", "lib/python3.99/os.py", "lib/python3.99/json/decoder.py",
@@ -164,7 +162,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// A program that is named perl, but does not answer as perl does, is copied without a library.
+	// A program that is named perl, but is none, is copied without a library.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()

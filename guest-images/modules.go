@@ -23,29 +23,28 @@ import (
 // ErrNoModule is the error for a name that no module of the kernel has.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
-// ErrOtherKernel is the error for modules built for another kernel, which would not load them.
+// ErrOtherKernel is the error for modules built for another kernel.
 var ErrOtherKernel = errors.New("made for another kernel")
 
 // ErrBadModule is the error for a file that cannot be read, is no module, or has an unknown compression.
 var ErrBadModule = errors.New("cannot be read as a module")
 
-// module is one kernel module for an image.
+// module is a kernel module for an image.
 type module struct {
 	name    string   // with underscores, as in the kernel
-	needs   []string // names of the modules on which it depends, with underscores
-	release string   // of the kernel that it was built for; "" = unknown
+	needs   []string // modules on which it depends
+	release string   // of its kernel; "": unknown
 	packed  []byte   // the file as found
-	content []byte   // what goes into the image; nil = built into the kernel
+	content []byte   // for the image; nil: built into the kernel
 	ext     string   // ".ko", or zstdModule
-	file    string   // its path; "" = built into the kernel
+	file    string   // its path; "": built into the kernel
 }
 
 // zstdModule is the suffix of modules that the kernel decompresses itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules by name in a kernel's module directory, with all their dependencies. A
-// kernel package that was unpacked but not configured has no modules.dep, so resolve reads
-// dependencies from the modules themselves; only for a .ko.zst file it uses modules.dep.
+// resolve finds modules by name in a kernel's module directory, with their dependencies, which it reads from
+// the modules, and of .ko.zst files from modules.dep: an unpacked kernel package may have no modules.dep.
 //
 // It reads vnicgpu from the file that $VNIC_GPU_MODULE names, else from gpuModule, even if dir has a module of
 // that name.
@@ -83,7 +82,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 		if err != nil {
 			return err
 		}
-		if m.ext == zstdModule { // compressed: its dependencies cannot be read here
+		if m.ext == zstdModule { // compressed
 			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
@@ -121,7 +120,7 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack reports whether a suffix belongs to a compression that this package does not support.
+// unknownPack reports whether a suffix is of a compression that is not supported.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
@@ -175,8 +174,8 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. Unless unpack is true, it leaves a .ko.zst file as it is, without reading
-// the module's needs and release. Its error is ErrBadModule.
+// readModule reads a module's file. Unless unpack is true, it leaves a .ko.zst file as it is, without needs and
+// release. Its error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -199,7 +198,7 @@ func readModule(name, path string, unpack bool) (module, error) {
 	return m, err
 }
 
-// parse unpacks m.packed, and reads from it which modules m needs and for which kernel m was built.
+// parse unpacks m.packed, and reads its needs and release.
 func (m *module) parse() (err error) {
 	if m.content, err = decompress(m.packed); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
@@ -207,8 +206,7 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns an error if a module was built for another kernel than release. It does not check modules
-// whose release is unknown, nor any if release is "".
+// checkRelease returns an error if a module was built for another kernel than release; "" is unknown.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -222,7 +220,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule is the most bytes that a compressed module may have when unpacked.
+// maxModule is the most bytes of an unpacked module.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -283,7 +281,7 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 // GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko that replaces the built one (internal/machine/assets/gpumodule).
+// EnvGPUModule names a vnicgpu.ko that replaces the built one.
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
 // ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
@@ -292,8 +290,6 @@ var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModul
 // ErrGPUModule is wrapped by errors about the file vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
-// gpuSource are the sources of vnicgpu.ko.
-//
 //go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
 var gpuSource embed.FS
 
@@ -323,13 +319,12 @@ func ownModule(name, file string) (module, error) {
 
 // ModuleFile is a kernel module, as read from its file.
 type ModuleFile struct {
-	Path    string // "": built in, without a file
-	Release string // of the kernel that it was built for; "" = unknown
+	Path    string // "": built in
+	Release string // of its kernel; "": unknown
 	content []byte
 }
 
-// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
-// ErrBadModule. It reads the names of all files of the directory, and the module's file.
+// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or ErrBadModule.
 func FindModule(dir, name string) (*ModuleFile, error) {
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -350,15 +345,13 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module's string table has a symbol, defined or imported. A loadable
-// module's table has all imported symbols.
+// Names reports whether the module's string table has a symbol, defined or imported.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }
 
-// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
-// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
-// ErrBadModule.
+// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules and their
+// dependencies. Its error may be ErrNoModule or ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	for _, m := range mods {

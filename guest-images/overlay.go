@@ -22,12 +22,11 @@ import (
 // ErrTooMuch is the error for files that do not fit into a guest's memory.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
-// maxFiles is the most files in an Overlay.
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. It has a
-// dynamic program together with its ELF interpreter and its libraries, at the same paths as on this
-// machine. Write reads the files' content. Only one goroutine at a time may use an Overlay.
+// Overlay is a user's files, as an archive that the kernel unpacks over an image. It has a dynamic program
+// together with its ELF interpreter and its libraries, at the same paths as on this machine. Write reads the
+// files' content. One goroutine at a time may use an Overlay.
 type Overlay struct {
 	Notes []string // messages for the user
 
@@ -39,7 +38,7 @@ type Overlay struct {
 
 type overlayFile struct {
 	newc.File
-	from string // path on this machine; "" = generated content
+	from string // on this machine; "": generated content
 }
 
 // NewOverlay returns an empty overlay that looks for libraries where this process would find them.
@@ -48,10 +47,10 @@ func NewOverlay() *Overlay {
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the size of all copied files together.
+// Bytes returns the size of the copied files.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are guest paths where other file systems are mounted, or where vnic has its own files.
+// hidden are guest paths of other file systems, or of vnic's own files.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
 // guestPath checks and cleans a guest path from the user.
@@ -93,8 +92,7 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine. It copies links inside a directory as links,
-// and keeps modes.
+// Copy adds a file or a directory of this machine, with modes, and with links inside a directory.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -151,8 +149,7 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds one of vnic's own files, at a path that guestPath refuses for a user's file, such as below
-// /vnic.
+// Ours adds one of vnic's own files, also at a path that is refused for a user's file.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
 	if err != nil {
@@ -161,8 +158,7 @@ func (o *Overlay) Ours(host, guest string) error {
 	return o.file(host, path.Clean(guest), st, needNone)
 }
 
-// Program adds a program that the guest will run, with its dependencies: an ELF program that the
-// guest can run, or a script, with its interpreter.
+// Program adds a program that the guest will run, with its dependencies: an ELF program or a script.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
 const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
@@ -199,7 +195,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs returns an error if a guest cannot run an ELF program.
+// runs returns why a guest cannot run an ELF program, or nil.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -217,11 +213,10 @@ type needs int
 
 const (
 	needNone needs = iota
-	needSome       // the libraries that this machine has: the user did not name this file
+	needSome       // those that this machine has: the user did not name this file
 	needAll
 )
 
-// file adds a regular file.
 func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("%s: neither a file nor a directory", host)
@@ -285,8 +280,7 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 }
 
 // library adds a library at its path on this machine, and the linker's cache. If the program has another
-// directory in the guest, library also adds a link where $ORIGIN leads from there, unless the linker finds the
-// library without $ORIGIN.
+// directory in the guest, it also adds a link where $ORIGIN leads from there.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -307,7 +301,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// The linker's cache names the libraries outside the linker's default directories.
+	// It names the libraries outside the linker's default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -333,7 +327,7 @@ func (o *Overlay) Write(w io.Writer) error {
 		}
 	}
 	var list []newc.File
-	for _, name := range slices.Sorted(maps.Keys(o.files)) { // sorted: a directory comes before its files
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // a directory comes before its files
 		list = append(list, o.files[name].File)
 	}
 	if _, err := archive(w, list); err != nil {

@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked reads an overlay's archive: a map of names to "mode content", or to "-> target" for a
-// link.
+// unpacked reads an overlay's archive: names to "mode content", or to "-> target" for a link.
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer

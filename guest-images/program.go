@@ -25,22 +25,20 @@ const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 // EnvProgram names a guest program that replaces the embedded one.
 const EnvProgram = "VNIC_GUEST"
 
-// ErrNoProgram is the error when this binary has no embedded guest program and could not build one.
+// ErrNoProgram means that this binary has no embedded guest program and could not build one.
 var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// programFile is the guest program's name among the embedded files.
 const programFile = "vnic-guest.gz"
 
 // carried are the embedded files for guests: the guest program, and in a release the userland.
 var carried fs.FS = embed.FS{}
 
-// Carry sets the embedded files for guests. Only package internal/guestbin calls it, in its init.
+// Carry sets the embedded files for guests. Only the init of package internal/guestbin calls it.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram reports whether the guest program is embedded in this binary. It is if the binary
-// imports package internal/guestbin and was built by make.
+// CarriesProgram reports whether the guest program is embedded in this binary.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)
 	return err == nil
@@ -87,8 +85,8 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram returns, in words for a user, where loadProgram will get the guest program, and
-// whether it exists already. With an error, ErrNoProgram or another, there will be no program.
+// FindProgram returns, in words for a user, where the guest program will come from, and whether it exists
+// already. With an error there will be none.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -142,8 +140,8 @@ func (p program) unpack() ([]byte, error) {
 	return b, nil
 }
 
-// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the
-// go tool, from the module of the current directory, with the Makefile's flags.
+// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the go tool, from
+// the module of the current directory.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	return buildProgram(ctx, "", pkg, dir, "")
 }
@@ -161,9 +159,8 @@ func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string
 	return path, nil
 }
 
-// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` built this binary. A
-// module holds sources only, so the binary has no embedded guest program; but the machine had a go
-// tool, which can build the guest program from the same sources.
+// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` built this binary. A module holds
+// sources only, so the binary has no embedded guest program; the go tool can build one.
 type goModule struct{ path, version, sum string }
 
 // builtFrom returns the module of this binary, or false if it was built in a checkout.
@@ -206,8 +203,7 @@ func (m goModule) program(ctx context.Context, cacheDir string) (program, error)
 	return readProgram(path)
 }
 
-// build lets the go tool find the module's sources, usually in the go tool's own cache, and builds
-// the guest program from them.
+// build builds the guest program from the module's sources, which the go tool finds.
 func (m goModule) build(ctx context.Context, work string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.path+"@"+m.version)
 	cmd.Dir = work // outside any module
@@ -229,7 +225,6 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	return buildProgram(ctx, found.Dir, ProgramPackage, work, " -X vnic.dev/vnic/internal/version.stamped="+m.version)
 }
 
-// stderrOf returns what a failed program wrote on stderr.
 func stderrOf(err error) string {
 	var e *exec.ExitError
 	if errors.As(err, &e) && len(e.Stderr) > 0 {
