@@ -1,5 +1,4 @@
-// Package block has the types that clients of remote block devices share. The clients are the packages
-// nvmetcp and nbd.
+// Package block has the types that clients of remote block devices share.
 //
 // The package is API (README, Stability).
 package block
@@ -16,9 +15,9 @@ import (
 // the data at offset Mem of a buffer in GPU memory; a write takes the data from there.
 type Op struct {
 	Write bool
-	Off   uint64 // offset on the device in bytes, a multiple of Info.BlockSize
-	Len   uint64 // in bytes, a multiple of Info.BlockSize, 1 to Info.MaxTransfer
-	Mem   uint64 // offset in the buffer in bytes, of any alignment
+	Off   uint64 // on the device, a multiple of Info.BlockSize
+	Len   uint64 // a multiple of Info.BlockSize, 1 to Info.MaxTransfer
+	Mem   uint64 // in the buffer, of any alignment
 }
 
 func (o Op) String() string {
@@ -33,10 +32,10 @@ func (o Op) String() string {
 type Info struct {
 	Size        uint64
 	BlockSize   uint64
-	MaxTransfer uint64 // of one operation, in bytes
-	MaxDepth    int    // the most operations in progress at a time
+	MaxTransfer uint64 // of an operation
+	MaxDepth    int    // of operations in progress
 	ReadOnly    bool
-	Name        string // a description, in part from the server, for people
+	Name        string // a description for people
 }
 
 // Check returns an error for an operation that is invalid on the device or on a buffer of size bytes.
@@ -67,10 +66,10 @@ type Device interface {
 	Info() Info
 
 	// Do performs the operations that next returns, at most depth at a time, until next returns false; they may
-	// complete in any order. Do calls done, in its own goroutine, once for each of these operations, when the
-	// operation's memory is no longer in use and, for a successful read, has the data. A failure of one
-	// operation is in its Done.Err: an *OpError if the server reported it, or the error of Info.Check. Do itself
-	// returns an error when the connections cannot be used any more, or ctx has ended.
+	// complete in any order. Do calls done, in the goroutine that called Do, once for each of them, when the
+	// operation's memory is no longer in use and, for a successful read, has the data. A failed operation has an
+	// *OpError, if the server reported it, or the error of Info.Check in Done.Err. Do itself returns an error when
+	// the connections cannot be used any more, or ctx has ended.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
@@ -84,10 +83,10 @@ type Done struct {
 	Err  error
 }
 
-// Stats counts bytes and messages since the Device was made.
+// Stats counts bytes and messages.
 type Stats struct {
 	Read, Written uint64 // payload of successful operations
-	HostBytes     uint64 // received bytes that arrived in host memory
+	HostBytes     uint64 // that arrived in host memory
 	Looked        uint64 // bytes of headers read from device memory
 	Looks         uint64 // calls of Memory that read these bytes
 	Messages      uint64 // received headers: NVMe/TCP PDUs, NBD replies
@@ -99,8 +98,8 @@ var ErrProtocol = errors.New("the server breaks the protocol")
 // OpError means that the server reports the failure of an operation.
 type OpError struct {
 	Op     Op
-	Status string        // the server's status in the protocol's words
-	Errno  syscall.Errno // the closest errno
+	Status string // the server's status, as text
+	Errno  syscall.Errno
 }
 
 func (e *OpError) Error() string { return fmt.Sprintf("%v: %s", e.Op, e.Status) }

@@ -7,12 +7,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A rank sends payload only to the next rank, which cannot tell a rank that is gone from one that waits for
-// another rank. So each rank sends heartbeats, of a byte, to the rank before it: the byte and its
-// acknowledgment are progress of their connection (devmem.Conn, SetStallLimit), so that only neighbours of a
-// rank that is gone see none.
+// Each rank sends heartbeats, of a byte, to the rank before it. Their acknowledgment is progress of the
+// connection (devmem.Conn, SetStallLimit): so only neighbours of a rank that is gone see none, although all
+// ranks wait for payload.
 
-// beat sends heartbeats until the Ring is closed or the connection fails.
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))
 	defer t.Stop()
@@ -29,7 +27,6 @@ func (r *Ring) beat() {
 	}
 }
 
-// hear reads the heartbeats of the next rank until the connection ends.
 func (r *Ring) hear() {
 	b := make([]byte, 256)
 	for {
@@ -39,7 +36,6 @@ func (r *Ring) hear() {
 	}
 }
 
-// stalled reports whether err says that a connection made no progress.
 func stalled(err error) bool {
 	s := (*devmem.StallError)(nil)
 	return errors.As(err, &s)

@@ -16,15 +16,15 @@ type Channel struct {
 	Buffer devmem.Buffer
 }
 
-// Channels are rings of the same ranks that share each operation: each of them has a part of the elements.
-// Channels may be connections of one NIC, each with a receive queue, or have one NIC each (rails); then each
-// NIC's Device has its own Buffer of the same memory.
+// Channels are rings of the same ranks that share each operation: each of them has a part of the elements. They
+// may be of one NIC, each with a receive queue, or of several (rails); then each NIC's Device has its own
+// Buffer of the same memory.
 type Channels struct{ list []Channel }
 
 const maxChannels = 64
 
-// NewChannels makes Channels of rings that have joined, and owns them. The ranks must have the same channels in
-// the same order. EINVAL: no rings, too many, or rings of different ranks or memory sizes.
+// NewChannels makes Channels of rings that have joined, and owns them. Their order must be the same on all
+// ranks. EINVAL: no rings, too many, or rings of different ranks or memory sizes.
 func NewChannels(list ...Channel) (*Channels, error) {
 	if len(list) == 0 || len(list) > maxChannels {
 		return nil, fmt.Errorf("%d channels: 1 to %d: %w", len(list), maxChannels, syscall.EINVAL)
@@ -53,7 +53,7 @@ func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint
 	})
 }
 
-// each does f's operations on the channels at the same time, if their arguments are right.
+// each does f's operations at the same time, if their arguments are right.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	f func(c Channel, off, count uint64) *operation) error {
 	if err := t.Check(off, 0, count); err != nil {
@@ -74,7 +74,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])
-			for _, other := range s.list { // ends the waits of neighbours for this rank
+			for _, other := range s.list { // ends the neighbours' waits
 				other.abort()
 			}
 		})

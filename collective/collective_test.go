@@ -35,7 +35,7 @@ type rank struct {
 	ring *Ring
 }
 
-// newRanks makes n ranks over ordinary sockets, which have not joined.
+// newRanks makes n ranks that have not joined.
 func newRanks(t *testing.T, n int) []*rank {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -62,7 +62,6 @@ func newRanks(t *testing.T, n int) []*rank {
 	return list
 }
 
-// all runs f for all ranks at the same time.
 func all(list []*rank, f func(i int, r *rank) error) []error {
 	errs := make([]error, len(list))
 	var work sync.WaitGroup
@@ -88,7 +87,7 @@ func join(t *testing.T, list []*rank) {
 	})
 }
 
-// scalar is the reference: it adds the ranks' elements one by one, in the order of the ring.
+// scalar is the reference: it adds in the order of the ring.
 func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	size := int(t.Size())
 	out := make([]byte, len(inputs[0]))
@@ -140,7 +139,7 @@ func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	return out
 }
 
-// numbers fills memory with random elements, no NaNs or infinities.
+// numbers fills memory with random elements.
 func numbers(t devmem.Type, b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for off := 0; off+int(t.Size()) <= len(b); off += int(t.Size()) {
@@ -156,7 +155,6 @@ func numbers(t devmem.Type, b []byte, seed uint64) {
 	}
 }
 
-// wrong counts the elements of got that differ from want.
 func wrong(t devmem.Type, got, want []byte) (n int) {
 	for off := 0; off < len(want); off += int(t.Size()) {
 		if string(got[off:off+int(t.Size())]) != string(want[off:off+int(t.Size())]) {
@@ -166,7 +164,7 @@ func wrong(t devmem.Type, got, want []byte) (n int) {
 	return n
 }
 
-// reduce runs an all-reduce on all ranks, and counts wrong elements.
+// reduce counts the wrong elements of an all-reduce.
 func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad int) {
 	t.Helper()
 	n := count * typ.Size()
@@ -248,7 +246,7 @@ func TestHalves(t *testing.T) {
 						t.Errorf("%d elements: rank %d: %d of its part are wrong", count, i, bad)
 					}
 					keep := append([]byte(nil), part...)
-					clear(r.gpu.Bytes()[:4*count]) // AllGather has to bring the other parts
+					clear(r.gpu.Bytes()[:4*count]) // for AllGather to bring
 					copy(part, keep)
 				}
 				testkit.Equal(t, "elements of all parts", next, count)
@@ -319,7 +317,7 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// When a rank leaves, the operations of the others end, and the error of the next rank names it.
+// The error of the next rank names the one that left.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)
@@ -339,7 +337,7 @@ func TestRankThatLeaves(t *testing.T) {
 	testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
 }
 
-// For a rank that is slow but whose host answers, the others wait beyond Timeout.
+// A slow rank whose host answers is no stall.
 func TestRankThatIsLate(t *testing.T) {
 	testkit.Slow(t)
 	list := newRanks(t, 3)
@@ -363,7 +361,7 @@ func TestRankThatIsLate(t *testing.T) {
 	}
 }
 
-// An operation with wrong arguments fails before anything is sent, and the ring still works.
+// Wrong arguments leave the ring usable.
 func TestRefusals(t *testing.T) {
 	list := newRanks(t, 2)
 	join(t, list)
@@ -396,7 +394,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Join ends with ctx, and closes connections of programs that are no rank.
+// Join closes connections of programs that are no rank.
 func TestJoin(t *testing.T) {
 	list := newRanks(t, 2)
 	nobody := errors.New("nobody came")

@@ -6,21 +6,20 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// ReduceScatter adds like AllReduce, but this rank gets the sums of its Part of the count elements only; the
-// other elements are undefined. Errors are AllReduce's.
+// ReduceScatter is AllReduce, but this rank gets only the sums of its Part of the elements; the others are
+// undefined.
 func (r *Ring) ReduceScatter(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	n := r.c.Ranks - 1
 	return r.begin("reduce-scatter", t, b, off, count).around(r.c.Rank-1, n, n).do(ctx)
 }
 
-// AllGather copies each rank's Part of count elements to the other ranks: when it returns without an error,
-// this rank's buffer has all elements. It uses no scratch memory. Errors are AllReduce's without ENOSPC.
+// AllGather copies each rank's Part of count elements to the other ranks: then this rank's buffer has all
+// elements. It uses no scratch memory. Errors are AllReduce's without ENOSPC.
 func (r *Ring) AllGather(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	return r.begin("all-gather", t, b, off, count).around(r.c.Rank, r.c.Ranks-1, 0).do(ctx)
 }
 
-// Part returns a rank's part of count elements: its first element, and how many it has. rank must be in [0,
-// ranks).
+// Part returns the first of a rank's elements, and how many it has. rank must be in [0, ranks).
 func Part(rank, ranks int, count uint64) (first, n uint64) {
 	each, more := count/uint64(ranks), count%uint64(ranks)
 	first, n = each*uint64(rank)+min(uint64(rank), more), each

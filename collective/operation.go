@@ -13,10 +13,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// chunk is a part of a buffer, in bytes.
+// chunk is in bytes.
 type chunk struct{ off, n uint64 }
 
-// chunks cuts count elements of size bytes into n parts.
 func chunks(count, size uint64, n int) []chunk {
 	list := make([]chunk, n)
 	for i := range list {
@@ -28,7 +27,6 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is one call of a collective operation.
 type operation struct {
 	r     *Ring
 	name  string
@@ -39,13 +37,12 @@ type operation struct {
 	off   uint64
 	now   int // the current step, from 1; 0: none has begun
 	steps int
-	// plan returns what step i, from 0, sends and receives. add means that the received chunk is added to the
-	// buffer.
+	// plan returns what step i, from 0, sends and receives, and whether to add it.
 	plan func(i int) (send, receive chunk, add bool)
 	err  error // of the arguments
 }
 
-// begin makes an operation without steps, and checks its arguments.
+// begin checks an operation's arguments.
 func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) *operation {
 	o := &operation{r: r, name: name, t: t, b: b, off: off}
 	over, n := bits.Mul64(count, t.Size())
@@ -64,9 +61,8 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets the steps of an operation in which chunks go round the ring: this rank first sends chunk first,
-// and then in each step what it received in the step before. In the first adds steps it adds the received
-// chunk.
+// around sets steps in which chunks go round the ring, first chunk first. In the first adds steps a rank adds
+// the received chunk.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
@@ -80,7 +76,7 @@ func (o *operation) around(first, steps, adds int) *operation {
 	return o
 }
 
-// do does the operation. After an error the ring is closed, unless the error is of the arguments or of binding.
+// do does the operation. Most errors close the ring, not those of arguments or of binding.
 func (o *operation) do(ctx context.Context) (err error) {
 	r := o.r
 	if o.err != nil || r.c.Ranks == 1 {
@@ -104,7 +100,7 @@ func (o *operation) do(ctx context.Context) (err error) {
 	return err
 }
 
-// bind binds a buffer for transmit, unless Copy is set. It stays bound for the next operation.
+// bind binds a buffer for transmit, until another one is bound.
 func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
 		return nil, nil //nolint:nilnil // Sender takes a nil binding: payload goes through host memory
@@ -135,7 +131,7 @@ func (r *Ring) unbind() error {
 
 func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
 
-// step sends a chunk and receives another; either may be empty.
+// step sends and receives a chunk; either may be empty.
 func (o *operation) step(ctx context.Context) error {
 	send, receive, add := o.plan(o.now)
 	o.now++
@@ -165,7 +161,7 @@ func (o *operation) step(ctx context.Context) error {
 	return errors.Join(err, sent)
 }
 
-// send sends a chunk, and waits until TCP no longer needs its memory.
+// send sends a chunk, and waits until its memory may change.
 func (o *operation) send(ctx context.Context, c chunk) error {
 	if err := o.r.sender.Send(ctx, o.b, o.tx, o.off+c.off, c.n); err != nil {
 		return err
@@ -174,7 +170,6 @@ func (o *operation) send(ctx context.Context, c chunk) error {
 	return o.r.sender.Wait()
 }
 
-// receive receives a chunk, into scratch memory if it is to be added.
 func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
 	r := o.r
 	to, base := o.b, o.off+c.off

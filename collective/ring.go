@@ -28,31 +28,31 @@ type Config struct {
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
-	GPU    int           // the GPU whose memory all operations use
+	GPU    int           // of the memory that operations use
 
-	Queue   int           // a receive queue that only the Ring uses
-	Pool    devmem.Buffer // memory of GPU for received data; the Ring binds it
-	Scratch devmem.Buffer // memory of GPU for one chunk
+	Queue   int           // used by nothing else
+	Pool    devmem.Buffer // of GPU, for received data; the Ring binds it
+	Scratch devmem.Buffer // of GPU, for one chunk
 
 	// Copy makes payload go through host memory, as a baseline; Pool is not used. All ranks must have the same
 	// Copy.
 	Copy bool
 
-	Listen netip.AddrPort // the rank before connects to it
-	Next   netip.AddrPort // the next rank listens on it
-	// From is the local address of the connection to Next; zero: the Device chooses. Join waits while TCP keeps
-	// the address for an earlier connection (TIME_WAIT).
+	Listen netip.AddrPort // for the rank before
+	Next   netip.AddrPort // of the next rank
+	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep it for a while
+	// after an earlier connection (TIME_WAIT).
 	From netip.AddrPort
 
-	// Timeout is how long a connection may make no progress during an operation; 0 means DefaultTimeout. A
-	// neighbour whose host acknowledges makes progress, even if its program is slow.
+	// Timeout is how long a connection may make no progress during an operation; 0 means DefaultTimeout. The
+	// acknowledgments of a slow rank's host are progress.
 	Timeout time.Duration
 }
 
 // Error is an error in a step with a neighbour.
 type Error struct {
-	Rank int    // of the neighbour
-	Step string // for example "all-reduce, step 2 of 6"
+	Rank int
+	Step string // as "all-reduce, step 2 of 6"
 	Err  error
 }
 
@@ -67,14 +67,14 @@ type Ring struct {
 	prev, next int
 
 	rx   devmem.Binding
-	tx   devmem.Binding // of txOf; nil: none
+	tx   devmem.Binding // of txOf
 	txOf devmem.Buffer
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
 	out  devmem.Conn // to next; nil with one rank
 
 	stream *devmem.Stream // of in
-	sender *devmem.Sender // of out
+	sender *devmem.Sender // on out
 
 	now   sync.Mutex // held by an operation, and while Close unbinds
 	stats Stats
@@ -84,15 +84,15 @@ type Ring struct {
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // the result of leave
+	err  error // of leave
 }
 
-// Stats counts bytes of payload and, apart from them, hellos and heartbeats.
+// Stats counts bytes.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // bytes of Received that came in host memory
-	Looked         uint64 // bytes of hellos read in device memory
-	Beats          uint64 // heartbeats sent, of a byte each
+	Linear         uint64 // of Received, in host memory
+	Looked         uint64 // of hellos, read in device memory
+	Beats          uint64 // heartbeats sent
 }
 
 const maxRanks = 1024
@@ -113,8 +113,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring, and returns when both neighbours are connected; the next rank may start
-// later.
+// Join takes a rank's place in a ring, and waits for the connections of its neighbours.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
@@ -148,8 +147,7 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer binds the pool, and steers the connection of the rank before to it, unless Copy is set. It must come
-// before listening, so that the first byte arrives in device memory.
+// steer must come before listening: the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -164,7 +162,6 @@ func (r *Ring) steer() (err error) {
 // redial is the pause between attempts to connect.
 const redial = 20 * time.Millisecond
 
-// dial connects to the next rank, and sends the hello.
 func (r *Ring) dial(ctx context.Context) error {
 	for {
 		c, err := r.c.Device.Dial(ctx, r.c.From, r.c.Next)
@@ -186,8 +183,7 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept accepts the connection of the rank before, and closes others. A connection from a ring with another
-// number of ranks is an error.
+// accept closes connections of programs that are no rank. A ring of another size is an error.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()
@@ -214,7 +210,7 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	}
 }
 
-// hello is what the connecting rank sends first: helloLen bytes, little endian.
+// hello is what the connecting rank sends first, little endian.
 type hello struct {
 	Magic       uint64
 	Rank, Ranks uint32
@@ -225,7 +221,6 @@ const (
 	magic    = 0x31676e6972636e76 // "vncring1"
 )
 
-// head receives a connection's hello.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {
@@ -257,11 +252,11 @@ func (r *Ring) Stats() Stats {
 	return s
 }
 
-// abort closes the Ring after an error. After a mere Close TCP would keep sending data of the buffer.
+// abort resets the connections: TCP must not keep sending data of the buffer.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		if c != nil {
-			_ = c.SetLinger(0) // the connection may be closed
+			_ = c.SetLinger(0) // may be closed
 		}
 	}
 	_ = r.leave()

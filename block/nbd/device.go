@@ -27,18 +27,18 @@ const maxDepth = 1024
 // Config names an export of a server, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // accesses the memory of Device's GPUs
+	Memory devmem.Memory // of Device's GPUs
 
 	Server netip.AddrPort
 	Export string     // the export's name, of up to 4096 bytes; "": the server's default export
-	Local  netip.Addr // local address; the zero Addr: Config.Device chooses
+	Local  netip.Addr // the zero Addr: Config.Device chooses
 
 	// Queue is the receive queue for reads. RSS must not spread packets to it.
 	Queue int
 	Pool  devmem.Buffer // on Data's GPU; receives data of reads; Open binds it to Queue
 	Data  devmem.Buffer // Op.Mem is an offset in Data
 
-	Depth    int  // the most operations in progress, 1 to 1024
+	Depth    int  // of operations in progress, 1 to 1024
 	ReadOnly bool // do not connect for writes, and refuse them with EROFS
 
 	// Timeout limits connecting and the handshake together, and then the time without progress while operations
@@ -70,7 +70,7 @@ func (c *Config) check() error {
 
 type link struct {
 	devmem.Conn
-	what string // names the connection in errors
+	what string // in errors
 
 	queue []uint32 // slots with requests to send; under Device.mu
 	out   int      // requests sent and not answered; under Device.mu
@@ -78,7 +78,6 @@ type link struct {
 	send, receive chan struct{} // capacity 1
 }
 
-// wake wakes the goroutine that waits for ch, a channel of capacity 1.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -99,23 +98,23 @@ type Device struct {
 	writes *link // nil: none
 	links  []*link
 
-	stream *devmem.Stream // of reads; only receiveReads uses it
-	sender *devmem.Sender // of writes; only sendWrites uses it
+	stream *devmem.Stream // of reads
+	sender *devmem.Sender // of writes
 
-	heads    []byte   // headers of replies; only receiveReads uses it
-	landed   []uint32 // slots of answered reads to report to Do
-	requests []byte   // encoded requests; only sendReads uses it
+	heads    []byte   // headers of replies
+	landed   []uint32 // answered reads to report to Do
+	requests []byte
 
 	free []uint32
-	done []uint32 // swapped with events by Do
+	done []uint32 // swapped with events
 
 	mu     sync.Mutex
-	slots  []slot   // Depth slots, and one for a flush
-	count  uint64   // number of operations started
+	slots  []slot // one of them for a flush
+	count  uint64
 	sizes  []size   // lengths of the reads sent and not answered
 	ready  []uint32 // answered writes whose memory may still be in use
-	events []uint32 // completed slots for Do
-	busy   bool     // Do runs
+	events []uint32
+	busy   bool // Do runs
 	err    error
 	cancel context.CancelCauseFunc // nil: Do does not run
 
@@ -125,14 +124,14 @@ type Device struct {
 	read, written, host, looked, looks, messages atomic.Uint64
 
 	once   sync.Once
-	closed error // the result of Close
+	closed error
 }
 
 var _ block.Device = (*Device)(nil)
 
 // Open connects to a server, and opens one of its exports. Among its errors are ENOENT (no such export),
-// EOPNOTSUPP (TLS is required, or only older negotiation is supported), EPERM (the server's policy),
-// block.ErrProtocol, EINVAL and EXDEV (the Config), and errors of devmem.Device.
+// EOPNOTSUPP (TLS is required, or only older negotiation is supported), EPERM (the server's policy) and
+// block.ErrProtocol.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()

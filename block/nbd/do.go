@@ -14,7 +14,7 @@ import (
 const (
 	free uint8 = iota
 	queued
-	sent // sent, or being sent
+	sent // or being sent
 	answered
 )
 
@@ -25,8 +25,8 @@ type slot struct {
 	state  uint8
 	handed bool // the connection has taken request and payload
 	cookie uint64
-	began  time.Time // start of sending
-	err    error     // from the server's reply
+	began  time.Time
+	err    error
 	took   time.Duration
 }
 
@@ -120,7 +120,7 @@ type run struct {
 	next  func() (block.Op, bool)
 	done  func(block.Done)
 
-	under   int // operations in progress
+	under   int
 	last    bool
 	wrote   bool
 	leaving bool // the server is shutting down
@@ -185,7 +185,6 @@ func (r *run) fill() error {
 	return nil
 }
 
-// begin queues an operation in slot i for sending.
 func (r *run) begin(op block.Op, i uint32) {
 	d := r.d
 	l := d.reads
@@ -201,7 +200,6 @@ func (r *run) begin(op block.Op, i uint32) {
 	wake(l.send)
 }
 
-// wait waits until operations complete or the Device fails, and reports the completed ones to done.
 func (r *run) wait() error {
 	<-r.d.ended
 	r.collect()
@@ -238,7 +236,7 @@ func (r *run) collect() {
 	}
 }
 
-// abort makes the Device fail, reports the operations in progress to done, and returns err.
+// abort makes the Device fail, and reports the operations in progress to done.
 func (r *run) abort(err error) error {
 	d := r.d
 	d.fail(err) // returns when the connections are closed
@@ -268,8 +266,7 @@ func (r *run) abort(err error) error {
 	return err
 }
 
-// take removes the next request from a link's queue, encodes it in b, and counts it as sent. The caller holds
-// mu.
+// take removes the next request from a link's queue, and encodes it in b. The caller holds mu.
 func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	if len(l.queue) == 0 {
 		return 0, false
@@ -306,7 +303,6 @@ func (d *Device) tally(n uint64, more int) {
 	}
 }
 
-// answer finds the operation that a reply answers, and returns its slot and the operation.
 func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	if err := r.check(); err != nil {
 		return 0, op, err

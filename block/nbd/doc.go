@@ -1,13 +1,12 @@
-// Package nbd is a client of the NBD protocol (doc/proto.md of the NetworkBlockDevice/nbd repository, cited
-// as proto.md) with payload in GPU memory, also called device memory. It supports fixed newstyle negotiation,
-// NBD_OPT_GO, NBD_CMD_READ, NBD_CMD_WRITE, NBD_CMD_FLUSH and NBD_CMD_DISC, with simple replies.
+// Package nbd is a client of the NBD protocol (doc/proto.md of the NetworkBlockDevice/nbd repository, cited as
+// proto.md) with payload in GPU memory, also called device memory. It supports fixed newstyle negotiation and
+// simple replies.
 //
 // A [Device] has one connection for reads and, unless the export or the Config is read-only, another for
 // writes. After the handshake a flow rule steers the connection for reads to a queue whose buffers are in
-// device memory, where the headers of replies arrive too, of 16 bytes. While all reads in progress have one
-// length, several headers are read in one call of devmem.Memory. On the connection for writes the Device
-// sends headers by Write and payload by SendDevmem. With Config.Copy no connection is steered, and payload
-// goes through host memory.
+// device memory, where the headers of replies arrive too, of 16 bytes. On the connection for writes the Device
+// sends headers by Write and payload by SendDevmem. With Config.Copy no connection is steered, and payload goes
+// through host memory.
 //
 // A server's connections may have caches of their own: without NBD_FLAG_CAN_MULTI_CONN a read may return data
 // from before a confirmed write (proto.md, Transmission flags). A Do that wrote ends with NBD_CMD_FLUSH if
@@ -17,11 +16,8 @@
 // is not fixed, structured replies and extended headers, trim, zeroes, block status.
 //
 // A server is not trusted. A reply that is malformed, or answers no operation in progress on its connection,
-// causes block.ErrProtocol, which ends both connections. Cookies contain a count of operations, so none is
-// used twice. A server that sends a byte now and then makes progress: only the context or Close ends a Do
-// with it.
-//
-// A successful operation allocates nothing.
+// causes block.ErrProtocol, which ends both connections. A Do with a server that makes slow progress does not
+// end by itself.
 //
 // The package is API (README, Stability).
 package nbd

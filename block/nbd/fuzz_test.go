@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations in progress when a server replies: operation i has number i+1 in its cookie.
+// fuzzed are the operations in progress; operation i has number i+1 in its cookie.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -21,7 +21,7 @@ var fuzzed = []block.Op{
 
 const fuzzedReads = 4
 
-// replyTo returns the reply to fuzzed[i], with value as its error and data after the header.
+// replyTo returns the reply to fuzzed[i].
 func replyTo(i int, value uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0x67446698)
 	b = binary.BigEndian.AppendUint32(b, value)
@@ -29,15 +29,13 @@ func replyTo(i int, value uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// outcome is the result of an operation; data is a successful read's.
 type outcome struct {
 	answered bool
 	value    uint32
 	data     []byte
 }
 
-// judge returns the outcomes of fuzzed[first:first+n] that a stream of replies reports, up to the first
-// invalid one.
+// judge returns the outcomes of fuzzed[first:first+n] for a stream of replies.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])
@@ -126,7 +124,7 @@ func FuzzReplies(f *testing.F) {
 				t.Errorf("%v was answered well, and failed: %v", x.Op, x.Err)
 			case x.Err == nil && !x.Write:
 				copy(r.want[guard+x.Mem:], want[i].data)
-			case !x.Write: // a failed read may leave anything there
+			case !x.Write: // may have any content
 				copy(r.want[guard+x.Mem:][:x.Len], r.memory()[x.Mem:])
 			}
 		})

@@ -57,7 +57,7 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 		switch {
 		case typ&repErr != 0:
 			abort := be.AppendUint32(be.AppendUint32(be.AppendUint64(nil, optMagic), optAbort), 0)
-			_, _ = c.Write(abort) // without waiting for its reply
+			_, _ = c.Write(abort)
 			return e, refused(name, typ, data)
 		case typ == repAck && !exported:
 			return e, fmt.Errorf("handshake: NBD_REP_ACK without NBD_INFO_EXPORT: %w", block.ErrProtocol)
@@ -75,7 +75,6 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 	return e, fmt.Errorf("handshake: more than %d replies to NBD_OPT_GO: %w", maxReplies, block.ErrProtocol)
 }
 
-// greet receives the server's greeting, and returns the client's flags.
 func greet(c io.Reader) (flags uint32, err error) {
 	var b [18]byte
 	if err := full(c, b[:8]); err != nil {
@@ -114,7 +113,6 @@ func full(c io.Reader, b []byte) error {
 	return err
 }
 
-// optReply receives a reply to NBD_OPT_GO.
 func optReply(c io.Reader) (typ uint32, data []byte, err error) {
 	var b [20]byte
 	if err := full(c, b[:]); err != nil {
@@ -170,7 +168,7 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return typ, nil // other types are ignored
+	return typ, nil // others are ignored
 }
 
 func (e *export) check() error {
@@ -200,7 +198,6 @@ func refused(name string, typ uint32, data []byte) error {
 	return fmt.Errorf("export %q: %s: %w", name, text, err)
 }
 
-// device returns the block.Info of an export.
 func (e *export) device(depth int) block.Info {
 	i := block.Info{Size: e.size, BlockSize: defaultBlockSize, MaxTransfer: maxPayload, MaxDepth: depth,
 		ReadOnly: e.flags&flagReadOnly != 0}

@@ -25,7 +25,6 @@ func (s *script) Write(b []byte) (int, error) { return s.sent.Write(b) }
 
 func says(parts ...[]byte) *script { return &script{Reader: bytes.NewReader(bytes.Join(parts, nil))} }
 
-// info returns an NBD_REP_INFO.
 func info(typ uint16, data ...byte) []byte {
 	return optMessage(7, 3, append(binary.BigEndian.AppendUint16(nil, typ), data...))
 }
@@ -146,7 +145,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// Open fails on real connections for several reasons, and leaks nothing.
+// Open reports errors of real connections, and leaks nothing.
 func TestOpenIsRefused(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie returns a bend that changes the cookie of answer n.
+// cookie changes the cookie of answer n.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic returns a bend that sets the magic of answer n.
+// magic sets the magic of answer n.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,7 +33,7 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut returns a bend that ends the connection after length bytes of answer n.
+// cut ends the connection after length bytes of answer n.
 func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -140,7 +140,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				if good+bad != n || bad == 0 {
 					t.Errorf("%d operations went well, and %d did not", good, bad)
 				}
-				if !write { // a failed read may leave anything there
+				if !write { // may have any content
 					for _, o := range ops {
 						copy(r.want[guard+o.Mem:][:o.Len], r.memory()[o.Mem:])
 					}
@@ -149,7 +149,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), c.target)
 				testkit.OK(t, d.Close())
 				s.set(func() { s.bend, s.batch = nil, 0 })
-				all(t, r.open(t), n, ops) // all resources can be used again
+				all(t, r.open(t), n, ops)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 			if a.write != write {
 				other.Store(binary.BigEndian.Uint64(a.b[8:]))
 				close(came)
-				a.b = nil // the operation stays in progress
+				a.b = nil
 				return
 			}
 			<-came
@@ -192,12 +192,12 @@ func TestReplyToNothing(t *testing.T) {
 				return false
 			}
 			b := binary.BigEndian.AppendUint64([]byte{0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0}, 1<<slotBits)
-			_, err := c.Write(append(b, make([]byte, 512)...)) // a reply with the first read's cookie
+			_, err := c.Write(append(b, make([]byte, 512)...)) // the first read's cookie
 			return err == nil
 		}
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
-		// The first operation may succeed by it, but the second reply to that request is detected.
+		// The first operation may succeed by that reply.
 		o := block.Op{Write: write, Len: 512, Mem: 5}
 		err := d.Do(t.Context(), 1, give([]block.Op{o, o, o}), func(block.Done) {})
 		testkit.ErrorIs(t, err, block.ErrProtocol, "write %v", write)

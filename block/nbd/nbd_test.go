@@ -38,7 +38,6 @@ type rig struct {
 	want []byte // expected memory, except the pool
 }
 
-// checked has the tests for which newRig has called testkit.LeavesNothing.
 var checked sync.Map
 
 func newRig(t testing.TB, s *server, size, pool uint64) *rig {
@@ -98,7 +97,6 @@ func (r *rig) check(t testing.TB) {
 		r.want[first])
 }
 
-// give returns a next function that returns ops in order.
 func give(ops []block.Op) func() (block.Op, bool) {
 	return func() (block.Op, bool) {
 		if len(ops) == 0 {
@@ -110,7 +108,6 @@ func give(ops []block.Op) func() (block.Op, bool) {
 	}
 }
 
-// all performs operations, and fails the test unless each succeeds and is reported.
 func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	t.Helper()
 	seen := map[block.Op]int{}
@@ -213,7 +210,6 @@ func (g *gate) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return g.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// Headers of arrived replies are read together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	const n = 32
 	s := &server{store: pattern(1 << 20), batch: n, reads: n}
@@ -287,7 +283,6 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// Reads and writes run at the same time; then another Do reads the written data.
 func TestReadsAndWrites(t *testing.T) {
 	for _, copied := range []bool{false, true} {
 		const half = 2 << 20
@@ -412,7 +407,6 @@ func TestNamesOfErrors(t *testing.T) {
 	}
 }
 
-// An operation that Info.Check refuses is not sent, and is reported.
 func TestOperationsAreChecked(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -435,7 +429,6 @@ func TestOperationsAreChecked(t *testing.T) {
 	r.check(t)
 }
 
-// The block size is the server's, 512, or 1.
 func TestInfo(t *testing.T) {
 	for _, c := range []struct {
 		s    *server
@@ -461,7 +454,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// A flush that fails is Do's error, and the Device can still be used.
+// A flush that fails is Do's error.
 func TestFlush(t *testing.T) {
 	s := &server{store: make([]byte, 1<<20), flushed: 5}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -485,7 +478,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// When a server shuts down, operations in progress complete, and no more start.
+// When a server shuts down, operations in progress complete.
 func TestShutdown(t *testing.T) {
 	s := &server{store: pattern(1 << 20), batch: 8, reads: 8}
 	s.status = func(i int, _ bool) uint32 { return map[int]uint32{2: 108}[i] }
@@ -546,7 +539,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	return lo, hi, err
 }
 
-// the server waits for a 9th request
+// late is a binding that is done 20 ms after its Close.
 type late struct {
 	devmem.Binding
 	once sync.Once
@@ -620,11 +613,11 @@ func TestLittleRoom(t *testing.T) {
 	r.check(t)
 }
 
-// When its context ends, Do returns and reports the operations in progress with the context's cause.
+// When its context ends, Do reports the operations in progress.
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
-		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // the server waits for a 9th request
+		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // one more than the depth
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -688,7 +681,7 @@ func TestCloseEndsDo(t *testing.T) {
 	}
 }
 
-// A second Do is refused, and a panic in a callback leaks nothing.
+// A second Do is refused.
 func TestDoIsAlone(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

@@ -15,7 +15,7 @@ var be = binary.BigEndian
 const (
 	initMagic   = 0x4e42444d41474943 // NBDMAGIC
 	optMagic    = 0x49484156454f5054 // IHAVEOPT
-	oldMagic    = 0x00420281861253   // cliserv_magic, of oldstyle negotiation
+	oldMagic    = 0x00420281861253   // of oldstyle negotiation
 	optRepMagic = 0x3e889045565a9
 
 	flagFixedNewstyle = 1 << 0 // NBD_FLAG_FIXED_NEWSTYLE, and NBD_FLAG_C_FIXED_NEWSTYLE
@@ -59,7 +59,7 @@ const (
 	replyLen   = 16
 )
 
-// Size constraints (proto.md, Size constraints).
+// Size constraints (proto.md).
 const (
 	defaultBlockSize = 512
 	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack
@@ -92,7 +92,6 @@ func (r *reply) decode(b *[replyLen]byte) {
 	r.Magic, r.Error, r.Cookie = be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 }
 
-// check returns an error if the magic is wrong.
 func (r *reply) check() error {
 	switch r.Magic {
 	case simpleMagic:
@@ -103,7 +102,7 @@ func (r *reply) check() error {
 	return fmt.Errorf("a reply begins with %#08x, not %#x: %w", r.Magic, uint32(simpleMagic), block.ErrProtocol)
 }
 
-// status returns the name of a reply's error value, and the closest errno (proto.md, Error values).
+// status returns the name of a reply's error value, and an errno (proto.md, Error values).
 func status(value uint32) (string, syscall.Errno) {
 	if e, ok := map[uint32]struct {
 		name  string
@@ -123,7 +122,7 @@ func status(value uint32) (string, syscall.Errno) {
 	return fmt.Sprintf("error %d, which is none of NBD's", value), syscall.EIO
 }
 
-// refusal returns the text of an error reply to NBD_OPT_GO, and the closest errno.
+// refusal returns the text of an error reply, and an errno.
 func refusal(typ uint32) (string, error) {
 	if e, ok := map[uint32]struct {
 		text string

@@ -13,7 +13,7 @@ import (
 // maxBatch is the most requests of reads in one Write, and replies to writes in one Read.
 const maxBatch = 64
 
-// sleep waits for ch and returns true, or for the end of ctx and returns false.
+// sleep waits for ch and returns true, or for the end of ctx.
 func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -68,7 +68,7 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window waits for a reply, and processes the replies whose headers plan finds.
+// window processes the replies whose headers plan finds.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)
@@ -119,7 +119,7 @@ func (d *Device) plan() devmem.Strided {
 	return devmem.Strided{Stride: stride, Len: replyLen, Count: int(min(n, uint64(d.sizes[0].reads)))}
 }
 
-// data takes a read's data from the stream to the read's memory, and waits for what has not arrived.
+// data takes a read's data from the stream, and waits for what has not arrived.
 func (d *Device) data(ctx context.Context, op block.Op) error {
 	n := min(op.Len, d.stream.Len())
 	if err := d.stream.Take(ctx, d.c.Data, op.Mem, n); err != nil {
@@ -128,7 +128,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	if n == op.Len {
 		return nil
 	}
-	if err := d.land(ctx); err != nil { // before the wait, so that Do can start more operations meanwhile
+	if err := d.land(ctx); err != nil { // Do can start more operations meanwhile
 		return err
 	}
 	if err := d.stream.Receive(ctx, d.c.Data, op.Mem+n, op.Len-n); err != nil {
@@ -137,7 +137,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	return nil
 }
 
-// land moves the taken data to its memory, and reports the landed reads to Do.
+// land moves the taken data to its memory, and passes the landed reads to Do.
 func (d *Device) land(ctx context.Context) error {
 	if err := d.stream.Flush(ctx); err != nil {
 		return err
@@ -151,7 +151,6 @@ func (d *Device) land(ctx context.Context) error {
 	return nil
 }
 
-// ended adds to err the place in the stream where it occurred.
 func ended(where string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the server ended it where %s should be: %w", where, io.ErrUnexpectedEOF)

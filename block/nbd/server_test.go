@@ -17,10 +17,10 @@ import (
 
 // answerTo is a reply of the server: header and data.
 type answerTo struct {
-	n     int  // number of earlier answers on the connection
+	n     int  // of earlier answers on the connection
 	write bool // the request is a write or a flush
 	b     []byte
-	end   bool // end the connection after this answer
+	end   bool
 }
 
 // server is an NBD server that encodes messages by the protocol document, not by the client's functions.
@@ -28,15 +28,15 @@ type server struct {
 	flags                uint16
 	minBlock, maxPayload uint32 // 0: neither is announced
 	description          string
-	seed                 uint64                         // of the random order of answers
+	seed                 uint64                         // of the order of answers
 	batch                int                            // requests to answer together; 0: any number
 	reads, writes        int                            // with batch: how many are still to come
-	status               func(n int, write bool) uint32 // error value of answer n of a connection; nil: 0
-	bend                 func(a *answerTo)              // may change an answer before it is sent
-	flushed              uint32                         // the error value of flushes
-	small                bool                           // small socket buffers
-	greet                func(c net.Conn) bool          // replaces the handshake; false: the connection ends
-	clients              int                            // the most connections to serve; 0: any number
+	status               func(n int, write bool) uint32 // error value of answer n
+	bend                 func(a *answerTo)              // may change an answer
+	flushed              uint32                         // error value
+	small                bool
+	greet                func(c net.Conn) bool // replaces the handshake; false: the connection ends
+	clients              int                   // that are served; 0: any number
 
 	l    net.Listener
 	addr netip.AddrPort
@@ -80,7 +80,7 @@ func (s *server) start(t testing.TB) {
 			s.conns = append(s.conns, c)
 			s.mu.Unlock()
 			if many {
-				continue // the client waits for the greeting
+				continue
 			}
 			s.work.Go(func() {
 				defer c.Close()
@@ -151,7 +151,7 @@ func (s *server) serve(c net.Conn) {
 				_, _ = c.Write(out)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
-				for range requests { // until the goroutine that receives requests ends
+				for range requests { // until the receiving goroutine ends
 				}
 				return
 			}
@@ -177,7 +177,6 @@ func greeting(flags uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte("NBDMAGICIHAVEOPT"), flags)
 }
 
-// exported returns the replies to NBD_OPT_GO.
 func (s *server) exported() (b []byte) {
 	info := binary.BigEndian.AppendUint64([]byte{0, 0}, uint64(s.get(func() int { return len(s.store) })))
 	b = optMessage(7, 3, binary.BigEndian.AppendUint16(info, s.flags))
@@ -189,7 +188,7 @@ func (s *server) exported() (b []byte) {
 	if s.description != "" {
 		b = append(b, optMessage(7, 3, append([]byte{0, 2}, s.description...))...)
 	}
-	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...) // an unknown type
+	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...)
 	return append(b, optMessage(7, 1, nil)...)
 }
 
@@ -244,7 +243,6 @@ type asked struct {
 	data        []byte
 }
 
-// ask receives a request and passes it to the channel.
 func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil || binary.BigEndian.Uint32(b[:]) != 0x25609513 {
@@ -296,7 +294,6 @@ func (s *server) gather(from <-chan asked) (list []asked) {
 	return list
 }
 
-// answer performs a request, and stores its reply in a.b.
 func (s *server) answer(a *answerTo, q asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,6 @@ func (d *Device) settle(i uint32) {
 	wake(d.writes.send)
 }
 
-// receiveWrites receives the replies to writes and flushes, which have no data.
 func (d *Device) receiveWrites(ctx context.Context) error {
 	var buf [maxBatch * replyLen]byte
 	n := 0 // bytes of an incomplete reply

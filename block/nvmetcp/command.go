@@ -6,7 +6,7 @@ import "fmt"
 const (
 	opWrite       = 0x01
 	opRead        = 0x02
-	opIdentify    = 0x06 // this and the next: admin commands
+	opIdentify    = 0x06 // this and the next are of the admin queue
 	opSetFeatures = 0x09
 	opFabrics     = 0x7f
 )
@@ -39,8 +39,8 @@ const (
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // data block descriptor: an offset in the capsule
-	sglTransport = 0x5a // transport data block descriptor
+	sglInCapsule = 0x01 // an offset in the capsule
+	sglTransport = 0x5a
 )
 
 const (
@@ -58,7 +58,6 @@ const (
 // sqe is a submission queue entry (Base 4.2).
 type sqe [sqeLen]byte
 
-// newSQE returns a command with usesSGL set.
 func newSQE(opcode uint8, nsid uint32) *sqe {
 	var s sqe
 	s[0], s[1] = opcode, usesSGL
@@ -74,14 +73,13 @@ func newFabrics(kind uint8) *sqe {
 
 func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
 
-// setSGL sets SGL1 to a descriptor of type and subtype kind, with address 0, for n bytes.
+// setSGL sets SGL1, with address 0.
 func (s *sqe) setSGL(kind uint8, n uint32) {
 	le.PutUint64(s[24:], 0)
 	le.PutUint32(s[32:], n)
 	s[39] = kind
 }
 
-// setDword sets CDWi, i from 10 to 15.
 func (s *sqe) setDword(i int, v uint32) { le.PutUint32(s[4*i:], v) }
 
 // setBlocks sets SLBA and NLB (Base 6.9, 6.15).
@@ -90,7 +88,7 @@ func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint16(s[48:], uint16(n-1))
 }
 
-// connectSQE returns the Connect command (Fabrics 3.3) for a queue of size entries.
+// connectSQE returns Connect (Fabrics 3.3) for a queue of size entries.
 func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	s := newFabrics(fabricsConnect)
 	le.PutUint16(s[42:], qid)
@@ -108,7 +106,7 @@ func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte 
 	return b
 }
 
-// connectFault names the parameter that a Connect's result refers to as invalid (Fabrics 3.3).
+// connectFault names the parameter that Connect refuses (Fabrics 3.3).
 func connectFault(result uint64) string {
 	off, inData := uint16(result), result>>16&1 != 0
 	type place struct {

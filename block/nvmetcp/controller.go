@@ -14,29 +14,27 @@ import (
 )
 
 const (
-	adminEntries = 32      // the minimum that a target must offer (Fabrics 3.3)
-	noLimit      = 4 << 20 // MaxTransfer in bytes if the target has no limit
+	adminEntries = 32      // a target offers at least these (Fabrics 3.3)
+	noLimit      = 4 << 20 // bytes of MaxTransfer if the target has no limit
 	maxNLB       = 1 << 16 // blocks of a command
-	minLBADS     = 9       // log2 of the smallest block size, 512 bytes
+	minLBADS     = 9       // log2 of 512 bytes
 	maxLBADS     = 20
-	readyPause   = 10 * time.Millisecond // between reads of CSTS
+	readyPause   = 10 * time.Millisecond
 	maxPDO       = math.MaxUint8
 )
 
-// controller has the values that the controller and the namespace report.
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
-	name      string // model, and the subsystem's NQN in parentheses
+	name      string // model, and the NQN in parentheses
 	mdts      uint8
-	inCapsule uint64 // bytes of data in a command's capsule
+	inCapsule uint64 // bytes of data in a capsule
 	icdoff    uint16 // ICDOFF, in units of 16 bytes
 	maxCmd    int    // MAXCMD; 0: not reported
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), enables and identifies the controller, and requests one I/O
-// queue.
+// connect connects the admin queue (Fabrics 3.3), and makes the controller ready.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -68,7 +66,7 @@ func (d *Device) connect(ctx context.Context) error {
 	return err
 }
 
-// property executes Property Get (Fabrics 3.5) for a property of 4 bytes, or 8 if wide is set.
+// property executes Property Get (Fabrics 3.5); wide: for 8 bytes, not 4.
 func (l *link) property(off uint32, wide bool) (uint64, error) {
 	s := newFabrics(fabricsPropertyGet)
 	if wide {
@@ -91,7 +89,7 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc returns the CC that enables a controller with its smallest page size.
+// cc returns the CC with the smallest page size.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
 // enable sets CC.EN and waits for CSTS.RDY (Base 3.1.1).
@@ -103,8 +101,7 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS until reached returns true; its errors include the controller's failure and ETIMEDOUT after
-// limit.
+// await reads CSTS until reached returns true, for up to limit.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -152,8 +149,7 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController stores the values of an Identify Controller data structure (Base figure 247; Fabrics 4.1), or
-// returns why this package cannot use the controller.
+// isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1).
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -170,14 +166,14 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF counts them from the end of the SQE.
+	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF from the end of the SQE on.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
 	return nil
 }
 
-// printable replaces NUL by a space and what is not printable ASCII by '?', and trims trailing spaces.
+// printable replaces bytes that are not printable ASCII.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -190,8 +186,7 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace stores the values of an Identify Namespace data structure (Base figure 245), or returns why this
-// package cannot use the namespace.
+// isNamespace reads an Identify Namespace data structure (Base figure 245).
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -213,7 +208,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // log2 of a number of pages of CAP.MPSMIN
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // log2 of pages of CAP.MPSMIN
 		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
@@ -223,7 +218,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown shuts the controller down (Base 7.6.2), and ignores errors.
+// shutdown shuts the controller down (Base 7.6.2).
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -235,8 +230,7 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue without SQ flow control, as Linux's target then omits responses to successful
-// reads; if the target refuses that, with SQ flow control.
+// Without SQ flow control Linux's target omits responses to successful reads.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

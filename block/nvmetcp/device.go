@@ -37,31 +37,30 @@ const (
 // Config names the namespace to open, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // accesses the memory of Device's GPUs
+	Memory devmem.Memory // of Device's GPUs
 
 	Target    netip.AddrPort
-	NQN       string // of the subsystem
-	HostNQN   string // empty: made from a random UUID
+	NQN       string
+	HostNQN   string // empty: random
 	Namespace uint32 // NSID; 0 means 1
 
-	Local netip.Addr    // local address; the zero Addr: Config.Device chooses
-	Queue int           // a receive queue that RSS does not use (devmem.Device.SetRSS)
+	Local netip.Addr    // the zero Addr: Config.Device chooses
+	Queue int           // not used by RSS (devmem.Device.SetRSS)
 	Pool  devmem.Buffer // receives data of the I/O queue; Open binds it to Queue
-	Data  devmem.Buffer // Op.Mem is an offset in Data; on Pool's GPU; Open binds it for transmit
+	Data  devmem.Buffer // Op.Mem is an offset in it; on Pool's GPU; Open binds it for transmit
 
 	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. Info.MaxDepth may be lower.
 	Depth int
 
 	// Timeout limits the time without progress while a request is outstanding, and the steps of Open and Close; 0
-	// means DefaultTimeout. The wait until the controller is ready has the limit that the controller announces
-	// (CAP.TO, up to 127.5 s).
+	// means DefaultTimeout.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Queue and Pool are not used.
 	Copy bool
 }
 
-// check sets the Config's defaults, and returns an error if it is invalid.
+// check also sets the Config's defaults.
 func (c *Config) check() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -109,8 +108,8 @@ func randomNQN() string {
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID. Linux's target requires the same
-// HOSTID with a host NQN each time.
+// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID. Linux's target requires it to be the
+// same each time.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -134,20 +133,19 @@ type Device struct {
 	doing sync.Mutex // held by Do, and by Close during release
 
 	mu     sync.Mutex
-	err    error                   // why the Device cannot be used any more
-	cancel context.CancelCauseFunc // ends the Do in progress
+	err    error
+	cancel context.CancelCauseFunc // ends Do
 
 	once   sync.Once
-	closed error // the result of Close
+	closed error
 }
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a target, and opens a namespace. Among its errors are EINVAL and EXDEV (the Config); of
-// refusals by the target EACCES (host not allowed, or authentication), EBUSY, EINVAL (for example no such
-// subsystem), ENODEV (no such namespace); EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection
-// information); block.ErrProtocol; os.ErrDeadlineExceeded and ETIMEDOUT; the context's cause; and errors of
-// [devmem.Device].
+// Open connects to a target, and opens a namespace. Among its errors are EINVAL and EXDEV (the Config); EACCES
+// (host not allowed, or authentication), EBUSY, EINVAL (for example no such subsystem) and ENODEV (no such
+// namespace) from the target; EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection information),
+// block.ErrProtocol, os.ErrDeadlineExceeded and ETIMEDOUT.
 func Open(ctx context.Context, c Config) (*Device, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nvme/tcp: %w", err)
@@ -165,7 +163,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // before the connections, as a NIC may restart the queue
+	if !d.c.Copy { // a NIC may restart the queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -199,8 +197,7 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// depth sets Info.MaxDepth. A queue of n entries holds n-1 commands, and MQES is the number of entries less
-// one.
+// A queue of n entries holds n-1 commands, and MQES is the number of entries less one.
 func (d *Device) depth() {
 	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
 	if d.ctrl.maxCmd > 0 {
@@ -219,7 +216,6 @@ func (d *Device) dial(ctx context.Context) (*link, error) {
 	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
 }
 
-// wrap adds the target to err; nil stays nil.
 func (d *Device) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -233,8 +229,7 @@ func abort(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fail makes the Device fail with err, unless it has failed already, and resets the connections. It returns the
-// error with which the Device has failed.
+// fail makes the Device fail with err, unless it has failed already, and returns the first error.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	was, cancel := d.err, d.cancel
@@ -294,7 +289,7 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release deletes the flow rule, closes the bindings, and waits until their memory is no longer in use.
+// release deletes the flow rule, and waits for the end of the bindings.
 func (d *Device) release() error {
 	var errs []error
 	if d.flow != 0 {
@@ -308,8 +303,7 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
 }
 
-// settled waits until the memory of a closed binding, which may be nil, is no longer in use; after
-// Config.Timeout it returns ETIMEDOUT.
+// settled waits until the memory of a closed binding is no longer in use, for up to Config.Timeout.
 func (d *Device) settled(b devmem.Binding) error {
 	if b == nil {
 		return nil

@@ -12,10 +12,9 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// mostTaken is the number of taken bytes after which a run flushes the stream, unless the pool is small.
+// mostTaken is the number of taken bytes after which the stream is flushed, unless the pool is small.
 const mostTaken = 1 << 20
 
-// run is one call of Do. Its goroutine receives; another one sends.
 type run struct {
 	d     *Device
 	q     *queue
@@ -24,21 +23,21 @@ type run struct {
 	done  func(block.Done)
 
 	jobs    chan job
-	sent    chan struct{} // closed when the sender has ended
+	sent    chan struct{} // the sender has ended
 	sendErr error         // valid after sent is closed
 
 	over  bool
-	open  []*slot // slots of operations in progress
-	unans int     // slots in open that are not answered
-	reads int     // unanswered reads in open
+	open  []*slot // in progress
+	unans int     // not answered
+	reads int     // unanswered reads
 	kinds int     // kindsUnderWay at the last header
 
 	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // bytes of padding and data that have not arrived
+	pad, left uint64 // that have not arrived
 	final     bool   // no CapsuleResp follows
 
-	taken  uint64 // taken bytes, including headers, that the stream has not flushed
+	taken  uint64 // taken bytes that the stream has not flushed
 	placed bool   // some of them are data
 }
 
@@ -78,7 +77,6 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return err
 }
 
-// do performs the operations, and ends the sender.
 func (r *run) do(ctx context.Context) error {
 	go func() {
 		defer close(r.sent)
@@ -106,11 +104,10 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns err, or the sender's error of which err is a consequence, with the number of commands in
-// progress.
+// cause returns err, or the sender's error if that is its cause.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
-		<-r.sent // the sender sets the read deadline when it fails
+		<-r.sent
 		err = fmt.Errorf("send: %w", r.sendErr)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -135,7 +132,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			err = r.settle(ctx)
 		}
-		// Also after an error, to report operations that were answered before it.
+		// After an error operations that were answered before are reported.
 		if e := r.finish(ctx); err == nil {
 			err = e
 		}
@@ -169,8 +166,7 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give passes a job to the sender, or returns errSender if it has ended. jobs has room for maxJobs of each
-// command.
+// jobs has room for maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -181,7 +177,6 @@ func (r *run) give(j job) error {
 	}
 }
 
-// receive waits for a header or a byte of data, then processes what has arrived.
 func (r *run) receive(ctx context.Context) error {
 	for first := true; ; first = false {
 		need := headLen
@@ -208,7 +203,6 @@ func (r *run) receive(ctx context.Context) error {
 	}
 }
 
-// pdu processes the header of a PDU.
 func (r *run) pdu(ctx context.Context) error {
 	var b [headLen]byte
 	if kinds := r.kindsUnderWay(); kinds != r.kinds || kinds == bothKinds {
@@ -290,7 +284,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	return nil
 }
 
-// take takes arrived bytes of a C2HData: padding or data.
+// take takes arrived bytes that follow the header of a C2HData.
 func (r *run) take(ctx context.Context) error {
 	st := r.q.stream
 	if r.pad > 0 {
@@ -330,7 +324,6 @@ func (r *run) answer(s *slot, err error) {
 	}
 }
 
-// r2t checks an R2T, and orders the sender to send the data.
 func (r *run) r2t(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -356,7 +349,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule processes a response: it sends the command again, or records the answer.
+// capsule sends a refused command again, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -381,7 +374,6 @@ func (r *run) capsule(b *[headLen]byte) error {
 	return nil
 }
 
-// terminated returns the error of a C2HTermReq; b is its header.
 func (r *run) terminated(ctx context.Context, h *common, b *[headLen]byte) error {
 	var p termReq
 	p.decode(b)
@@ -433,7 +425,7 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits for a progress of the sender; all commands in open are answered.
+// settle waits until finish may have something to do; all commands in open are answered.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A target that sends arbitrary bytes and ends the connection ends Do, and only the memory of reads has
-// changed.
+// A target sends arbitrary bytes, and only the memory of reads changes.
 func FuzzStream(f *testing.F) {
 	whole := make([]byte, headLen+hostileLen)
 	p := transfer{common: common{Type: typeC2HData, Flags: flagLast | flagSuccess, HLen: headLen, PDO: headLen,

@@ -10,8 +10,8 @@ import (
 const maxWindow = 64
 
 // heads reads the headers of PDUs in place. It reads ahead where headers are if the next PDUs are like the last
-// ones: all of one length, or pairs of a C2HData and a CapsuleResp. The user of heads processes PDUs one by
-// one, by their own headers, and heads drops read bytes that are not at the start of a PDU.
+// ones: all of one length, or pairs of a C2HData and a CapsuleResp. Read bytes that are not at the start of a
+// PDU are dropped.
 type heads struct {
 	stream *devmem.Stream
 	device bool   // the data is in device memory
@@ -22,8 +22,8 @@ type heads struct {
 	window  int // the most headers, or pairs, of the next look
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // distance of headers; 0: unknown
-	pair   bool   // CapsuleResps follow C2HDatas; stride is the distance of CapsuleResps
+	stride uint64 // of headers; 0: unknown
+	pair   bool   // stride is the distance of CapsuleResps after C2HDatas
 	inPair bool   // a CapsuleResp is expected next
 
 	stats block.Stats // Looked, Looks and Messages
@@ -34,7 +34,7 @@ type seenHead struct {
 	b   [headLen]byte
 }
 
-// next copies the header at the start of the untaken data, of at least headLen bytes, to b.
+// next copies the header at the start of the untaken data to b.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++
@@ -54,10 +54,9 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	return nil
 }
 
-// forget forgets the pattern of PDUs.
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads headers at the positions that the pattern predicts into seen.
+// look reads headers where the pattern predicts them.
 func (h *heads) look(ctx context.Context) error {
 	size, count, room := uint64(headLen), 1, h.stream.Len()
 	switch {
@@ -92,10 +91,9 @@ func (h *heads) look(ctx context.Context) error {
 	return nil
 }
 
-// took records that n bytes of the stream were taken.
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn derives the pattern of the next PDUs from the header of a PDU.
+// learn derives the pattern from the header of a PDU.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The operations of the attacks, whose memory has gaps between.
+// Operations whose memory has gaps between.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds
@@ -38,8 +38,8 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations, and checks that only the memory of reads has changed; unless liar is
-// set, also the data of successful reads. bad is the number of operations that failed; err is the error of Do.
+// attack performs hostileOps operations, and checks memory; a liar's reads may have wrong data. bad of them
+// failed.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -82,7 +82,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU with the bytes as change, which may be nil, leaves them. It returns true.
+// raw sends a PDU as change leaves it, and returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -117,7 +117,6 @@ func TestHostileTargets(t *testing.T) {
 		}
 		return raw(q, p, data[c.lba*testBlock:][:c.length], edit)
 	}
-	// The target deviates at one command.
 	for _, c := range []struct {
 		name  string
 		index int // 3 is a write
@@ -288,7 +287,7 @@ func TestHostileTargets(t *testing.T) {
 
 var errGone = errors.New("gone")
 
-// R2Ts for data that was in the capsule, or more of them than agreed, end the Device.
+// R2Ts that were not agreed end the Device.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -313,7 +312,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// A target that does not read and refuses a command again and again, before it was sent, ends the Device.
+// Refusals of a command before it was sent end the Device.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
 		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
@@ -331,8 +330,7 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold returns a channel that is closed when the initiator has reset a connection, whose data hold does not
-// read.
+// hold returns a channel that is closed when the initiator has reset a connection.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -397,8 +395,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A write that the target refuses before it receives the requested data fails, and the Device can still be
-// used.
+// A write that is refused before its data came fails, and the Device can still be used.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -413,13 +410,13 @@ func TestEarlyFailure(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 1 << 20}})[0])
 }
 
-// respondThen requests all data of a write, and answers at once that the capacity is exceeded.
+// respondThen requests all data of a write, and refuses the write.
 func respondThen(q *ioServer, c *command) {
 	q.ask(c)
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// TestOpenAndClose opens and closes devices one after another, and no binding is left.
+// Devices that are opened and closed leave no binding.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

@@ -15,19 +15,18 @@ const connectName = "Connect"
 // minMaxH2C is the smallest allowed MAXH2CDATA (TCP 3.6.2.3).
 const minMaxH2C = 4096
 
-// link is a queue's connection while it executes one command at a time, by Read and Write.
+// link is a queue's connection while it executes one command at a time.
 type link struct {
 	c       devmem.Conn
 	timeout time.Duration // of each command
 	cid     uint16
 
-	align  int    // PDO in PDUs of the host is a multiple of this
-	maxH2C uint32 // MAXH2CDATA
+	align  int // PDO in PDUs of the host is a multiple of this
+	maxH2C uint32
 
 	buf [icLen + identifyLen]byte // a received PDU
 }
 
-// ended adds to err the action in progress.
 func ended(during string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: the target closed the connection: %w", during, io.ErrUnexpectedEOF)
@@ -95,8 +94,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do executes a command: its capsule carries out, and the target's data must fill in. For a status other than
-// success the error is a *commandError.
+// do executes a command: its capsule carries out, and the target's data must fill in. The target's refusal is a
+// *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err
@@ -143,8 +142,7 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data copies the data of the C2HData in buf to room, which begins at offset off of the command's data. last
-// means that no CapsuleResp follows.
+// data copies the C2HData in buf to room, for data from offset off on. last means that no CapsuleResp follows.
 func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))
@@ -163,7 +161,7 @@ func (l *link) data(h *common, room []byte, off int) (n int, last bool, err erro
 	return n, p.Flags&flagSuccess != 0, nil
 }
 
-// answer checks the CapsuleResp in buf, and returns its result. whole is set if all data has arrived.
+// answer checks the CapsuleResp in buf; whole means that all data has arrived.
 func (l *link) answer(name string, whole bool) (uint64, error) {
 	var r response
 	r.decode((*[headLen]byte)(l.buf[:]))

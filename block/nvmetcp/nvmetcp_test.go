@@ -67,7 +67,6 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-// Operations of 1 MiB succeed, at depths up to 64.
 func TestDeepAndLarge(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
@@ -154,7 +153,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// each performs operations, and returns the error of each, joined with that of Do.
+// each performs operations, and returns their errors, joined with Do's.
 func (r *rig) each(d *Device, ops []block.Op) []error {
 	errs := make([]error, len(ops))
 	byMem := make(map[block.Op]int)
@@ -224,7 +223,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
 }
 
-// The errors of Open name their reasons, and failed calls leak nothing.
+// Open names the reason of an error, and leaks nothing.
 func TestOpenRefusals(t *testing.T) {
 	r := newRig(t, script{})
 	ctx := context.Background()
@@ -304,7 +303,7 @@ func TestOpenRefusals(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
 		})
 	}
-	// A C2HData that is no valid answer to Identify.
+	// No valid answer to Identify.
 	for says, p := range map[string]transfer{
 		"CCCID 0x0009":              {CID: 9, Len: 512},
 		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
@@ -336,7 +335,6 @@ func TestOpenRefusals(t *testing.T) {
 		testkit.ErrorIs(t, err, block.ErrProtocol)
 		testkit.ErrorSays(t, err, says)
 	}
-	// A silent target.
 	r.target.behave(script{admin: func(net.Conn, uint8) bool { return true }})
 	conf := r.conf
 	conf.Timeout = 50 * time.Millisecond
@@ -349,13 +347,11 @@ func TestOpenRefusals(t *testing.T) {
 		cancel(errTest)
 	}()
 	testkit.ErrorIs(t, testkit.Err(Open(short, r.conf)), errTest)
-	// A target as Linux's.
 	r.target.behave(script{})
 	d := r.open(t)
 	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
 }
 
-// free returns an address without a listener.
 func (r *rig) free(t *testing.T) netip.AddrPort {
 	_, from := testkit.Loopback()
 	ln := testkit.Must(net.Listen("tcp4", from.String()+":0"))(t)
@@ -363,7 +359,6 @@ func (r *rig) free(t *testing.T) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// terminate sends a C2HTermReq about a PDU of type about.
 func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	b := make([]byte, headLen+8)
 	p := termReq{common: common{Type: typeC2HTermReq, HLen: headLen, PLen: uint32(len(b))}, FES: fes, FEI: fei}
@@ -373,7 +368,7 @@ func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	return true
 }
 
-// The end of a context ends Do, and the Device fails unless the context had ended before.
+// The end of a context ends Do.
 func TestContextEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})
@@ -404,7 +399,6 @@ func TestContextEndsDo(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), errTest)
 }
 
-// Close ends the operations in progress.
 func TestCloseEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(*ioServer, *command) bool { came <- true; return true }})

@@ -37,23 +37,22 @@ func (t pduType) String() string {
 
 // FLAGS of the common header (TCP 3.6.2).
 const (
-	flagHDGST   = 1 << 0 // a digest of the header follows it
-	flagDDGST   = 1 << 1 // a digest of the data follows the data
-	flagLast    = 1 << 2 // the last PDU with data of a command (C2HData), or of an R2T (H2CData)
+	flagHDGST   = 1 << 0
+	flagDDGST   = 1 << 1
+	flagLast    = 1 << 2 // last data of a command (C2HData), or of an R2T (H2CData)
 	flagSuccess = 1 << 3 // no CapsuleResp follows (C2HData)
 )
 
 // Lengths in bytes.
 const (
 	commonLen  = 8   // CH
-	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
+	headLen    = 24  // C2HData, H2CData, R2T, CapsuleResp and the TermReqs
 	commandLen = 72  // CapsuleCmd: CH and an SQE
-	icLen      = 128 // ICReq and ICResp: HLEN and PLEN
+	icLen      = 128 // ICReq and ICResp
 	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
 	wordLen    = 4   // PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
 )
 
-// common is the common header, CH (TCP 3.6.1).
 type common struct {
 	Type  pduType // offset 0
 	Flags uint8   // 1
@@ -71,17 +70,16 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// encode writes the fields of a PDU's header to b, which has the header's size; decode reads them. Both are
-// slow, for PDUs that a connection sees once.
+// encode and decode are slow, for PDUs that a connection sees once.
 func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
 
 func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
 
-// icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, at offsets 8, 10 and 11, are 0.
+// icReq is ICReq (TCP 3.6.2.2); PFV, HPDA and DGST are 0.
 type icReq struct {
 	common
 	_      [4]byte
-	MaxR2T uint32 // 12: the most outstanding R2Ts of a command, less one
+	MaxR2T uint32 // 12: outstanding R2Ts of a command, less one
 	_      [112]byte
 }
 
@@ -91,9 +89,9 @@ func (p *icReq) encode(b *[icLen]byte) { encode(b[:], p) }
 type icResp struct {
 	common
 	PFV    uint16 // 8: version of the PDUs' format
-	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
+	CPDA   uint8  // 10: of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
-	MaxH2C uint32 // 12: the most bytes of data in an H2CData
+	MaxH2C uint32 // 12: bytes of data in an H2CData
 	_      [112]byte
 }
 
@@ -124,7 +122,7 @@ func (p *transfer) encode(b *[headLen]byte) {
 	le.PutUint32(b[20:], 0)
 }
 
-// response is CapsuleResp (TCP 3.6.2.8): the common header, and a CQE (Fabrics 2.2, Base 4.6).
+// response is CapsuleResp (TCP 3.6.2.8): CH and a CQE (Fabrics 2.2, Base 4.6).
 type response struct {
 	common
 	Result uint64 // 8: of the command
@@ -149,7 +147,7 @@ func (p *response) encode(b *[headLen]byte) {
 	le.PutUint16(b[22:], uint16(p.Status)<<1)
 }
 
-// termReq is C2HTermReq (TCP 3.6.2.5) without the start of the rejected PDU.
+// termReq is C2HTermReq (TCP 3.6.2.5).
 type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
@@ -165,8 +163,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check returns an error if a target must not send a PDU with this header after ICResp. If it returns nil, PLen
-// - PDO is the length of the data of a C2HData.
+// check refuses headers that a target must not send after ICResp; without an error PLen is above PDO in a
+// C2HData.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -10,26 +10,25 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A command identifier has the slot's number in its lower slotBits, and above them a count of the slot's uses.
+// A command identifier has the slot's number in its lower slotBits, and above them a count of its uses.
 const slotBits = 10
 
-// maxJobs is how many jobs of a command the sender may have: the command, or earlier data that is not yet
-// counted as sent; the data of one R2T (MAXR2T is 0); and the command once more after a refusal.
+// maxJobs are the command, or earlier data that is not counted as sent; the data of one R2T (MAXR2T is 0); and
+// the command again.
 const maxJobs = 3
 
-// queue is the I/O queue.
 type queue struct {
 	conn    devmem.Conn
 	timeout time.Duration
 	data    devmem.Buffer
-	tx      devmem.Binding // binding of data; nil: payload goes through host memory
+	tx      devmem.Binding // nil: payload goes through host memory
 
 	nsid       uint32
 	info       *block.Info
 	align      int
 	maxH2C     uint32
 	inCapsule  uint64 // bytes of data in a capsule
-	commandPDO int    // offset of the data in the capsule
+	commandPDO int
 
 	stream    *devmem.Stream
 	heads     heads
@@ -49,7 +48,7 @@ type slot struct {
 	used     bool
 	answered bool
 	retries  int
-	got      uint64 // bytes received by a read; bytes of a write that were requested, or are in the capsule
+	got      uint64 // bytes received; of a write requested, or in the capsule
 	began    time.Time
 	err      error
 
@@ -57,7 +56,6 @@ type slot struct {
 	need atomic.Uint64 // calls of SendDevmem to complete; stored before jobs is lowered
 }
 
-// init makes the queue ready for Do.
 func (q *queue) init(d *Device) {
 	k := &d.ctrl
 	q.timeout, q.data, q.tx = d.c.Timeout, d.c.Data, d.tx
@@ -97,8 +95,7 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew gives a slot's command a new identifier, which differs from the slot's last 63, and marks it as not
-// answered.
+// renew gives a slot's command an identifier that differs from its last 63.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
@@ -112,7 +109,7 @@ func (q *queue) put(s *slot) {
 	q.free = append(q.free, s.cid&(1<<slotBits-1))
 }
 
-// find returns the command in progress, and not answered, that a PDU names.
+// find returns the unanswered command that a PDU names.
 func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 	if i := int(cid & (1<<slotBits - 1)); i < len(q.slots) {
 		if s := &q.slots[i]; s.used && s.cid == cid {
@@ -127,12 +124,10 @@ func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 
 func (s *slot) String() string { return fmt.Sprintf("command %#04x (%v)", s.cid, s.op) }
 
-// job returns the command of a slot as a job.
 func (q *queue) job(s *slot) job {
 	return job{s: s, cid: s.cid, write: s.op.Write, lba: s.op.Off / q.info.BlockSize, len: s.op.Len, mem: s.op.Mem}
 }
 
-// opError returns the error of a slot's command for a status.
 func (q *queue) opError(s *slot, st status) *block.OpError {
 	opcode := opRead
 	if s.op.Write {

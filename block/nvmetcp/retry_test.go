@@ -17,7 +17,7 @@ type attempts struct {
 	seen map[*command]bool
 }
 
-// count returns the number of a command among the attempts, and 0 if it counted the command before.
+// count returns the number of the attempt, or 0 for a command that it knows.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -32,14 +32,13 @@ func (a *attempts) count(c *command) (n int) {
 	return a.n[c.lba]
 }
 
-// sent returns how many commands there were for an operation.
 func (a *attempts) sent(o block.Op) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n[o.Off/testBlock]
 }
 
-// A command that the target refuses without Do Not Retry is sent again, up to five times.
+// Commands refused without Do Not Retry are sent again.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {
@@ -104,7 +103,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// An answer with the former identifier of a command that was sent again is a breach of the protocol.
+// An answer with a former identifier breaks the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -123,7 +122,7 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write that is refused while its data is being sent is sent again after that data.
+// A write refused while its data is being sent is sent again after it.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts

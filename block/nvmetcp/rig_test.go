@@ -21,7 +21,6 @@ const (
 	poison   = 0xa5
 )
 
-// rig is a target, and the parts of a Config.
 type rig struct {
 	gpu    *plain.GPU
 	dev    *plain.Device
@@ -82,7 +81,7 @@ func spoil(b []byte) {
 	}
 }
 
-// places has offsets for operations of bs bytes, of any alignment and with gaps between.
+// places has offsets for operations of bs bytes, with gaps between.
 type places struct {
 	bs   uint64
 	free []uint64
@@ -107,7 +106,7 @@ func (p *places) take() uint64 {
 
 func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent returns the end of the last place, plus 4096; all places must be free.
+// extent returns the end of the places, which must be free.
 func (p *places) extent() uint64 {
 	end := uint64(0)
 	for _, off := range p.free {
@@ -116,15 +115,14 @@ func (p *places) extent() uint64 {
 	return end + 4096
 }
 
-// play performs n operations of bs bytes at random places, and compares each read, and at the end the written
-// data.
+// play performs operations at random places, and compares the data.
 func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(i int) bool) {
 	t.Helper()
 	mem := newPlaces(bs, depth)
 	extent := mem.extent()
 	spoil(r.data()[:extent])
 	random := rand.New(rand.NewPCG(bs, uint64(depth)))
-	// Each block once, in a random order: no two operations share a block.
+	// no two operations share a block
 	lbas := random.Perm(int(testStore/bs) - 1)
 	written := make(map[uint64][]byte)
 	busy := make(map[uint64]bool)
@@ -175,14 +173,13 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 	copy(r.target.store, original)
 }
 
-// original is the initial content of a target.
 var original = func() []byte {
 	b := make([]byte, testStore)
 	fill(b, 1)
 	return b
 }()
 
-// cutDevice makes connections whose data arrives in pieces of random lengths.
+// cutDevice makes connections whose data arrives in random pieces.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand
@@ -211,7 +208,7 @@ var variants = []struct {
 	name   string
 	script script
 	copies bool
-	cut    bool // fragments end anywhere, in headers too
+	cut    bool // fragments end anywhere
 	pool   uint64
 }{
 	{name: "as Linux's"},

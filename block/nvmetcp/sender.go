@@ -12,33 +12,31 @@ import (
 
 const maxBurst = 64
 
-// job is an order to send a command, or the data that an R2T requests.
 type job struct {
 	s    *slot
 	cid  uint16
-	data bool // data of an R2T, not a command
+	data bool // requested by an R2T
 	tag  uint16
 
 	write    bool
 	lba      uint64
-	off, len uint64 // range in the operation's bytes
-	mem      uint64 // offset of the range in Config.Data
+	off, len uint64 // in the operation's bytes
+	mem      uint64 // in Config.Data
 }
 
-// sender is the sending side of the I/O queue's connection, for one goroutine at a time. Another one must
-// receive: the target may stop reading until it can send.
+// sender sends on the I/O queue's connection. Another goroutine must receive: the target may stop reading until
+// it can send.
 type sender struct {
 	q    *queue
 	send *devmem.Sender
 
 	sent  uint64 // calls of SendDevmem that queued a byte
-	burst []byte // commands that are not written yet
+	burst []byte // of commands that are not written yet
 	held  []*slot
 
 	wake chan struct{} // gets a value when a job is done
 }
 
-// run executes jobs until the channel is closed.
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
 		err := s.do(ctx, &j)
@@ -52,8 +50,7 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over sets a read deadline after an error of sending, and returns the error: until then the receiver may get a
-// message in which the target explains the error.
+// over sets a read deadline and returns err: until then a message of the target may explain the error.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -92,7 +89,7 @@ func (s *sender) do(ctx context.Context, j *job) error {
 	return s.flush()
 }
 
-// command appends a CapsuleCmd to burst, and reports whether its data follows in the capsule.
+// command appends a CapsuleCmd to burst.
 func (s *sender) command(j *job) (inCapsule bool) {
 	q := s.q
 	opcode := uint8(opRead)
@@ -122,7 +119,7 @@ func (s *sender) pad(n int) {
 	s.burst = append(s.burst, zero[:n]...)
 }
 
-// h2c sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
+// h2c sends the data that an R2T requests.
 func (s *sender) h2c(ctx context.Context, j *job) error {
 	pdo := roundUp(headLen, s.q.align)
 	for off, mem, left := j.off, j.mem, j.len; left > 0; {
@@ -167,7 +164,7 @@ func (s *sender) payload(ctx context.Context, mem, n uint64) error {
 	return nil
 }
 
-// flush writes the commands in burst, and marks their jobs as done.
+// flush writes the commands in burst.
 func (s *sender) flush() error {
 	if len(s.burst) > 0 {
 		if err := s.write(s.burst); err != nil {
@@ -196,8 +193,8 @@ func (s *sender) done(x *slot) {
 	}
 }
 
-// completed counts the completed calls of SendDevmem in *n. It returns when *n is at least need; or, without
-// wait, when no further completion is available.
+// completed counts the completed calls of SendDevmem in *n, and returns when *n is at least need, or, without
+// wait, before.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {

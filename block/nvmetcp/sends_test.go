@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lateDevice makes connections whose sends complete only when a caller waits for completion, or fail with err.
+// lateDevice makes connections whose sends complete late, or fail with err.
 type lateDevice struct {
 	devmem.Device
 	waited atomic.Int32
@@ -78,7 +78,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
 }
 
-// Open fails if a controller is not ready within the time that it announces.
+// The controller announces its time limit.
 func TestControllerThatIsNotReady(t *testing.T) {
 	r := newRig(t, script{idle: true})
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)

@@ -27,10 +27,10 @@ const (
 
 // script is the behaviour of a target. The zero script is as Linux's.
 type script struct {
-	piece       int    // most bytes of a C2HData; 0: all
+	piece       int    // bytes of a C2HData; 0: all
 	pad         int    // bytes before the data of a C2HData
-	r2t         int    // most bytes of an R2T; 0: all
-	seed        uint64 // of a random order of answers; 0: in order
+	r2t         int    // bytes of an R2T; 0: all
+	seed        uint64 // of the order of answers; 0: in order
 	gather      int    // commands that must arrive before the first answer
 	serial      bool   // receive nothing while sending
 	refuseCATTR bool
@@ -40,17 +40,16 @@ type script struct {
 	ioccsz      uint32 // 0: testIOCCSZ; 4: no data in a capsule
 	mqes        uint16 // 0: 1023
 	connect     status // of Connect; 0: usual
-	idle        bool   // never become ready
+	idle        bool   // never ready
 
-	fail   func(c *command) status             // of a read or write; 0: success
-	answer func(q *ioServer, c *command) bool  // replaces the I/O queue's answer; false: usual answer
-	ctrl   func(controller, namespace []byte)  // changes the data of Identify
-	admin  func(c net.Conn, opcode uint8) bool // replaces the admin queue's answer; false: usual answer
+	fail   func(c *command) status            // of a read or write; 0: success
+	answer func(q *ioServer, c *command) bool // false: the usual answer
+	ctrl   func(controller, namespace []byte)
+	admin  func(c net.Conn, opcode uint8) bool // false: the usual answer
 	icResp func(r *icResp)
 }
 
-// target is an NVMe/TCP target that behaves as Linux's, unless its script differs. It reports errors of an
-// initiator to the test, unless quiet is set.
+// target is an NVMe/TCP target that behaves as Linux's, unless its script differs.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -60,7 +59,7 @@ type target struct {
 	mu     sync.Mutex
 	script script
 	conns  map[net.Conn]bool
-	orders int // commands answered before an earlier one
+	orders int // answered before an earlier one
 	quiet  bool
 }
 
@@ -109,7 +108,7 @@ func fill(b []byte, seed uint64) {
 
 func (g *target) addr() netip.AddrPort { return g.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// behave changes the script for later connections.
+// behave is for later connections.
 func (g *target) behave(s script) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,11 +121,11 @@ type command struct {
 	cid     uint16
 	kind    uint8 // of its SGL
 	length  uint32
-	data    []byte // in the capsule; of a write, finally all
-	n       int    // number on the connection
+	data    []byte // of a write, finally all
+	n       int
 	write   bool
 	lba     uint64
-	got     int    // bytes of a write that have arrived
+	got     int    // that have arrived
 	tag     uint16 // of the outstanding R2T
 	waiting int    // bytes still requested
 }
@@ -241,7 +240,6 @@ func (g *target) serve(c *net.TCPConn) {
 	q.serve()
 }
 
-// mayConnect returns the status and the result of a Connect.
 func (g *target) mayConnect(s *script, c *command) (status, uint64) {
 	nqn := string(c.data[256 : 256+len(testNQN)])
 	qid, cntlid := le.Uint16(c.sqe[42:]), le.Uint16(c.data[16:])
@@ -333,7 +331,6 @@ func (s *script) identify() (ctrl, ns []byte) {
 	return ctrl, ns
 }
 
-// ioServer is an I/O queue.
 type ioServer struct {
 	target  *target
 	s       script
@@ -342,10 +339,10 @@ type ioServer struct {
 	align   int
 	success bool // C2HData with SUCCESS replaces the response to a read
 
-	mu     sync.Mutex // protects tags, and commands' counts of bytes
+	mu     sync.Mutex // of tags, and of counts of bytes
 	tags   map[uint16]*command
 	last   uint16
-	events chan *command // new commands, and those whose requested data has arrived
+	events chan *command // new commands, or their requested data
 	n      int
 }
 
@@ -407,7 +404,6 @@ func (q *ioServer) read() error {
 	return nil
 }
 
-// h2c receives requested data of a write.
 func (q *ioServer) h2c(b []byte) error {
 	var p transfer
 	p.decode((*[headLen]byte)(b))
@@ -477,7 +473,6 @@ func (q *ioServer) answers() {
 	}
 }
 
-// do answers a command, or requests the next part of a write's data.
 func (q *ioServer) do(c *command) {
 	if q.s.answer != nil && q.s.answer(q, c) {
 		return
@@ -509,7 +504,6 @@ func (q *ioServer) do(c *command) {
 	q.read2host(c, data)
 }
 
-// read2host sends the data of a read, and a response unless success is set.
 func (q *ioServer) read2host(c *command, data []byte) {
 	piece := q.s.piece
 	if piece == 0 {
@@ -531,7 +525,6 @@ func (q *ioServer) read2host(c *command, data []byte) {
 	}
 }
 
-// ask sends an R2T.
 func (q *ioServer) ask(c *command) {
 	q.mu.Lock()
 	n := int(c.length) - c.got

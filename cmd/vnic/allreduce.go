@@ -90,8 +90,7 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
-// sizes refuses flags that contradict each other, and keeps the smallest size at most the largest if only one
-// is given.
+// sizes refuses flags that contradict each other.
 func sizes(c *cobra.Command, o *allreduce.Options) error {
 	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
@@ -130,7 +129,6 @@ func parseOp(s string) (string, error) {
 	return s, nil
 }
 
-// addCounts appends numbers of elements, separated by commas, to list.
 func addCounts(list *[]uint64, s string) error {
 	for word := range strings.SplitSeq(s, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)

@@ -92,8 +92,6 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure runs the measurements, prints the report, and draws the results into the file plot, unless it is
-// empty.
 func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
 	if plot != "" { // before measuring, to find a wrong name at once

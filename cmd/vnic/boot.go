@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// exitStatus is a status that becomes the command's, without a message.
+// exitStatus becomes the command's status, without a message.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
@@ -170,7 +170,6 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 	})
 }
 
-// programArgs refuses arguments before --.
 func programArgs(c *cobra.Command, args []string) error {
 	if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
@@ -178,7 +177,6 @@ func programArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// indented formats words as indented lines of a help text.
 func indented(words []string) string {
 	var b strings.Builder
 	line := " "

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/manual"
 )
 
-// The build tag docs adds a command that writes files which `make install` installs beside the program.
+// The build tag docs adds a command for `make install`.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -60,8 +60,7 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// manTree writes a manual page for a command and each of its subcommands, as doc.GenManTree does, with
-// additional sections.
+// manTree is doc.GenManTree with additional sections.
 func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {

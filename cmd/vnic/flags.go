@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// bytesFlag is a flag whose value is a number of bytes: 4096, 64K, 256M, 4G; powers of 1024.
+// bytesFlag is a number of bytes: 4096, 64K, 256M, 4G; powers of 1024.
 type bytesFlag uint64
 
 func (b *bytesFlag) Type() string { return "bytes" }
@@ -32,7 +32,7 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
-// textFlag is a flag whose value two functions format and parse.
+// textFlag is a flag with functions that format and parse its value.
 type textFlag struct {
 	kind string // name of the value in helps
 	text func() string
@@ -63,7 +63,7 @@ func checkFlows(n int) error {
 	return nil
 }
 
-// gatewayFlags adds the flags of the gateway. ports is the default of --host-ports in the help.
+// gatewayFlags adds the gateway's flags; ports is the default of --host-ports.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
@@ -82,7 +82,6 @@ func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
 
-// nicFlags adds flags for keys of NICs in lab files.
 func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
 		"more")
@@ -102,7 +101,7 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinkFlag adds --uplink. The uplinks' names are up0, up1 and so on.
+// uplinkFlag adds --uplink; the names are up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 	text := func() string {
 		var words []string
@@ -125,7 +124,7 @@ func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 		"with a slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
-// allowMACFlag adds --allow-mac. ownRule describes the default in the help.
+// allowMACFlag adds --allow-mac; ownRule describes its default.
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 	set := func(s string) (err error) { *m, err = lab.ParseAllowedMACs(s); return err }
 	f.Var(textFlag{"MACs", func() string { return m.String() }, set}, "allow-mac", "other MACs that guests may send "+
@@ -153,7 +152,6 @@ func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 		"still ran (default 0: no limit)")
 }
 
-// sandboxFlag adds --sandbox, with *mode as its default.
 func sandboxFlag(f *pflag.FlagSet, mode *string) {
 	f.StringVar(mode, "sandbox", *mode,
 		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
@@ -163,13 +161,13 @@ func sandboxFlag(f *pflag.FlagSet, mode *string) {
 // spareKey is an annotation of the flag --accel in commands that start guests.
 const spareKey = "spare"
 
-// machineFlags adds flags for how a command runs its guests.
+// machineFlags adds the flags of guests that a command starts.
 func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
 	accelerated(f, a)
 	_ = f.SetAnnotation("accel", spareKey, nil)
 }
 
-// accelerated adds the same flags for guests that the user starts.
+// accelerated adds the flags of guests that the user starts.
 func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
@@ -201,7 +199,7 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }
 
-// checkMachineEnv returns an error if the environment variables of these flags are wrong.
+// checkMachineEnv checks the environment variables of these flags.
 func checkMachineEnv(c *cobra.Command) error {
 	if v := os.Getenv(qemu.EnvAccel); v != "" {
 		if _, err := qemu.ParseAccel(v); err != nil {
@@ -214,8 +212,8 @@ func checkMachineEnv(c *cobra.Command) error {
 	return nil
 }
 
-// beginMachine runs before a command: it checks the environment variables, and starts a spare process (package
-// spare) if the command starts guests with --accel auto.
+// beginMachine runs before a command, and starts a spare process (package spare) if the command starts guests
+// with --accel auto.
 func beginMachine(c *cobra.Command) error {
 	if err := checkMachineEnv(c); err != nil {
 		return err
@@ -227,7 +225,7 @@ func beginMachine(c *cobra.Command) error {
 	if _, starts := f.Annotations[spareKey]; !starts {
 		return nil
 	}
-	if err := spare.Keep(); err != nil { // without a spare, a job that KVM stops is not repeated
+	if err := spare.Keep(); err != nil { // then a job that KVM stops is not repeated
 		_, err = fmt.Fprintf(c.ErrOrStderr(), "note: %v\n", err)
 		return err
 	}

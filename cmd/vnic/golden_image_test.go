@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initrd FILE: adds a list of the files in FILE's archives to the transcript, with the content of texts.
+// initrd FILE: adds a list of the files in FILE's archives.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)
@@ -25,7 +25,7 @@ func (tr *transcript) initrd(args []string) {
 		fmt.Fprintf(&b, "archive %d\n", n)
 		from := bytes.NewReader(rest)
 		for r := cpio.NewReader(from); ; {
-			start := (len(rest) - from.Len() + 3) &^ 3 // Next skips the padding of the previous file
+			start := (len(rest) - from.Len() + 3) &^ 3 // Next skips padding
 			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
@@ -65,7 +65,7 @@ func (tr *transcript) initrd(args []string) {
 	tr.append(b.String() + "\n")
 }
 
-// bzimage FILE VERSION: writes a file that passes for a kernel (Linux Documentation/arch/x86/boot.rst).
+// bzimage FILE VERSION: writes a kernel's header (Linux Documentation/arch/x86/boot.rst).
 func (tr *transcript) bzimage(args []string) {
 	b := make([]byte, 0x300)
 	copy(b[0x202:], "HdrS")
@@ -74,12 +74,12 @@ func (tr *transcript) bzimage(args []string) {
 	tr.Check(os.WriteFile(tr.MkAbs(args[0]), b, 0o644))
 }
 
-// module FILE [NAME=VALUE...]: writes a kernel module with these entries of .modinfo.
+// module FILE [NAME=VALUE...]: writes a kernel module with this .modinfo.
 func (tr *transcript) module(args []string) {
 	tr.elf(args[0], elf.ET_REL, section{".modinfo", elf.SHT_PROGBITS, []byte(strings.Join(args[1:], "\x00") + "\x00")})
 }
 
-// program FILE LIBRARY: writes a dynamic program that needs a library.
+// program FILE LIBRARY: writes a dynamic program.
 func (tr *transcript) program(args []string) {
 	var dynamic bytes.Buffer
 	for _, d := range []elf.Dyn64{{Tag: int64(elf.DT_NEEDED), Val: 1}, {Tag: int64(elf.DT_NULL)}} {
@@ -95,7 +95,7 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file. A dynamic section must directly follow the section of its strings.
+// elf writes an ELF file. A dynamic section must directly follow that of its strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

@@ -31,20 +31,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The golden files contain what a user sees of vnic. To change one on purpose:
+// The golden files contain what a user sees. To change one on purpose:
 //
 //	go test ./cmd/vnic -run Golden -update
 //
 // and commit it with a line in CHANGELOG.md.
 //
-// A script collects a transcript of its commands' output, and compares it with the file "golden" at its end.
-// Text that differs between runs or machines is replaced by a name in <angle brackets> or by $NAME.
+// A script compares a transcript of its commands' output with the file "golden" at its end. Text that differs
+// between runs or machines is replaced by a name in <angle brackets> or by $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
-	mask := unix.Umask(0o022) // the golden files contain modes of files
+	mask := unix.Umask(0o022)
 	t.Cleanup(func() { unix.Umask(mask) })
-	if signal.Ignored(unix.SIGHUP) { // as under nohup(1): commands would ignore it, too
+	if signal.Ignored(unix.SIGHUP) { // commands would ignore it, too
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, unix.SIGHUP)
 		t.Cleanup(func() { signal.Stop(hup) })
@@ -52,7 +52,7 @@ func TestGolden(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/golden", time.Minute, func(*testscript.Env) {}))
 }
 
-// TestGoldenOfGuests compares output that only booted guests produce.
+// The output is of booted guests.
 func TestGoldenOfGuests(t *testing.T) {
 	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
@@ -66,7 +66,6 @@ func TestGoldenOfGuests(t *testing.T) {
 		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
-// TestGoldenDropReasons compares the names of drop reasons.
 func TestGoldenDropReasons(t *testing.T) {
 	var names []string
 	for r := range wire.NumDropReasons {
@@ -84,12 +83,11 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams returns the parameters that run the scripts in dir, in an environment of their own. limit is the
-// longest time for a command.
+// goldenParams runs the scripts in dir. limit is the longest time for a command.
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
-	// Not in $TMPDIR: the path appears in the golden files.
+	// The path appears in the golden files.
 	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, os.RemoveAll(work))
@@ -146,15 +144,15 @@ type transcriptKey struct{}
 // transcript collects the output of a script's commands.
 type transcript struct {
 	*testscript.TestScript
-	env     []string // variables that commands get
+	env     []string // names of variables
 	limit   time.Duration
-	guests  bool // commands may boot guests
+	guests  bool
 	text    []byte
 	running map[string]*process
-	values  map[string]string // values and their replacements
+	values  map[string]string // replaced values
 	pids    []int             // of background commands
 
-	inherited []*os.File // descriptors for the next background command
+	inherited []*os.File // for the next background command
 }
 
 func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
@@ -177,7 +175,7 @@ func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	return c
 }
 
-// environ returns the environment for commands, without empty variables.
+// environ leaves out empty variables.
 func (tr *transcript) environ() []string {
 	list := []string{"PWD=" + tr.MkAbs(".")}
 	for _, name := range tr.env {
@@ -201,7 +199,7 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// says runs a command and adds its output. A command that drops privileges needs a process of its own.
+// A command that drops privileges needs a process of its own.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
@@ -235,7 +233,7 @@ func (tr *transcript) helps([]string) {
 	walk(root)
 }
 
-// unread runs a command whose stdout is a pipe without a reader.
+// unread runs a command whose stdout nobody reads.
 func (tr *transcript) unread(args []string) {
 	r, w, err := os.Pipe()
 	tr.Check(err)
@@ -256,10 +254,9 @@ func (tr *transcript) run(args []string, stdout, stderr io.Writer) int {
 	return s
 }
 
-// thisProcess guards the test process's working directory and environment.
+// thisProcess guards working directory and environment.
 var thisProcess sync.Mutex
 
-// inProcess runs vnic in this process, which is faster.
 func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	thisProcess.Lock()
 	defer thisProcess.Unlock()
@@ -273,13 +270,13 @@ func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	defer func() {
 		setEnviron(was)
 		if err := os.Chdir(dir); err != nil {
-			panic(err) // other tests must not continue in another directory
+			panic(err) // other tests must not continue there
 		}
 	}()
 	return realMain(ctx, args, stdout, stderr)
 }
 
-// setEnviron sets variables before it removes others, as testscript needs PATH meanwhile.
+// testscript needs PATH meanwhile: setEnviron sets before it removes.
 func setEnviron(list []string) {
 	set := map[string]bool{}
 	for _, v := range list {
@@ -294,7 +291,6 @@ func setEnviron(list []string) {
 	}
 }
 
-// line returns a command as a user would type it.
 func line(args []string) string {
 	var words []string
 	for _, a := range args {
@@ -345,7 +341,6 @@ var varying = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^"]*"`), `"<time>"`},
 }
 
-// clean replaces text that differs from run to run.
 func (tr *transcript) clean(s string) string {
 	s = strings.ReplaceAll(s, tr.Getenv("WORK"), "$WORK")
 	for value, name := range tr.values {
@@ -369,7 +364,7 @@ type process struct {
 	ended     chan error
 }
 
-// output is what a process has written; each write signals changed.
+// output is what a process has written.
 type output struct {
 	mu      *sync.Mutex
 	changed *sync.Cond
@@ -383,8 +378,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN, or for
-// "stdout" until stdout has output. $NAME becomes its pid.
+// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN; $NAME is
+// its pid.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -431,7 +426,7 @@ func (tr *transcript) begin(args []string) {
 	}
 }
 
-// end NAME [SIGNAL]: waits for the end of a background command, after a signal.
+// end NAME [SIGNAL]: ends a background command.
 func (tr *transcript) end(args []string) {
 	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: end NAME [SIGNAL]")
@@ -453,8 +448,7 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>: with KEY=TYPE those of that key,
-// with KEY all but those.
+// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -490,7 +484,7 @@ func (tr *transcript) typed(args []string) {
 	}
 }
 
-// replace PATTERN TEXT: replaces PATTERN in the transcript.
+// replace PATTERN TEXT: changes the transcript.
 func (tr *transcript) replace(args []string) {
 	if len(args) != 2 {
 		tr.Fatalf("usage: replace PATTERN TEXT")
@@ -502,7 +496,7 @@ func (tr *transcript) replace(args []string) {
 	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
 }
 
-// sorted sorts the lines of the last command's output: guests' lines come in any order.
+// sorted sorts the last output: guests' lines come in any order.
 func (tr *transcript) sorted([]string) {
 	pos := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
 	pos += bytes.IndexByte(tr.text[pos:], '\n') + 1
@@ -513,7 +507,7 @@ func (tr *transcript) sorted([]string) {
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 
-// scrape NAME PATTERN: adds matching metrics of a background command, without values.
+// scrape NAME PATTERN: adds matching metrics, without values.
 func (tr *transcript) scrape(args []string) {
 	if len(args) != 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: scrape NAME PATTERN")
@@ -546,7 +540,7 @@ func (tr *transcript) scrape(args []string) {
 	tr.append("> GET /metrics # " + args[1] + "\n= " + resp.Header.Get("Content-Type") + "\n" + b.String() + "\n")
 }
 
-// port NAME: sets NAME to a TCP port of 127.0.0.1 that is in use.
+// port NAME: sets NAME to a used TCP port of 127.0.0.1.
 func (tr *transcript) port(args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	tr.Check(err)
@@ -564,7 +558,7 @@ func (tr *transcript) socket(args []string) {
 	tr.Check(l.Close())
 }
 
-// inherit listening NAME, inherit connected: opens a Unix socket that the next background command inherits.
+// inherit listening NAME, inherit connected: opens a Unix socket for the next background command.
 func (tr *transcript) inherit(args []string) {
 	if len(args) == 2 && args[0] == "listening" {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[1])})
@@ -581,7 +575,6 @@ func (tr *transcript) inherit(args []string) {
 	tr.Defer(func() { _ = unix.Close(pair[1]) })
 }
 
-// sparse NAME SIZE: makes a sparse file.
 func (tr *transcript) sparse(args []string) {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	tr.Check(err)
@@ -589,7 +582,7 @@ func (tr *transcript) sparse(args []string) {
 	tr.Check(os.Truncate(tr.MkAbs(args[0]), n))
 }
 
-// files DIR: adds a list of the files below DIR.
+// files DIR: lists the files below DIR.
 func (tr *transcript) files(args []string) {
 	var b strings.Builder
 	root := tr.MkAbs(args[0])

@@ -46,7 +46,7 @@ func children(t *testing.T, pid int) map[int]string {
 	return found
 }
 
-// ends waits until a process ends, for up to testkit.Patience.
+// ends waits until a process ends.
 func ends(t *testing.T, pidfd int) bool {
 	t.Helper()
 	for {
@@ -59,8 +59,6 @@ func ends(t *testing.T, pidfd int) bool {
 	}
 }
 
-// If a vnic in its sandbox is killed, its processes end; if its broker is killed, the vnic ends, too.
-//
 // Invariant: sandbox: A killed vnic leaves no broker and no QEMU.
 // Invariant: sandbox: A vnic whose broker is killed ends and says so.
 func TestKilledVnicLeavesNothing(t *testing.T) {
@@ -69,7 +67,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	for _, tt := range []struct {
-		name, ready string // output when all processes have started
+		name, ready string // printed when all processes have started
 		children    int
 		args        []string
 	}{
@@ -101,7 +99,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			c.leavesNothing("signal: killed")
 		})
 		if tt.name == "run" {
-			continue // the others cover it
+			continue
 		}
 		t.Run(tt.name+" without its broker", func(t *testing.T) {
 			needs(t)
@@ -129,7 +127,6 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 	})
 }
 
-// killable is a vnic that runs until it is killed.
 type killable struct {
 	*exec.Cmd
 	t       *testing.T
@@ -154,7 +151,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of a vnic and of its processes.
+// leavesNothing waits for the end of all processes.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))

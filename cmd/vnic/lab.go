@@ -31,7 +31,7 @@ func labFlag(f *pflag.FlagSet, name *string) {
 		" (vnic lab show; instead of flags that say the same)")
 }
 
-// gpuDriverFlag adds --gpu-driver, and --headers to build the driver's module.
+// gpuDriverFlag adds --gpu-driver and --headers.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	set := func(s string) error {
 		if s != lab.DriverNode && s != lab.DriverVNICGPU {
@@ -46,7 +46,6 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	headersFlag(f, o)
 }
 
-// headersFlag adds --headers, to build the module vnicgpu for the user's kernel.
 func headersFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
 		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
@@ -57,7 +56,6 @@ func iommuFlag(f *pflag.FlagSet, on *bool) {
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
 }
 
-// driverNeedsKernel refuses a GPU driver for guests without a kernel.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {
 		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", name)
@@ -65,7 +63,7 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setDrivers sets the GPU driver and IOMMU of a lab's guests. "" and false leave the lab's values.
+// setDrivers: "" and false leave the lab's values.
 func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
 		g := &l.Guests[i]
@@ -73,7 +71,7 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	}
 }
 
-// readLab reads a lab file. An error in the file is wrong use of the command.
+// readLab takes an error in the file for wrong use.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
 		spare.JobBegins() // a spare process could not read a pipe again
@@ -82,8 +80,7 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
-// loadLab reads a lab file, and refuses flags whose values it gives. memory returns how much the machine must
-// have.
+// loadLab also refuses flags whose values the file gives; memory returns how much the machine must have.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory")
 	options := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -126,10 +123,8 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 }
 
-// withRAM returns the memory that a lab needs with its guests' RAM.
 func withRAM(l *labfile.Lab) uint64 { return l.Memory(true) }
 
-// withoutRAM returns the memory that a lab needs without its guests' RAM.
 func withoutRAM(l *labfile.Lab) uint64 { return l.Memory(false) }
 
 func enough(name string, memory uint64) error {
@@ -139,7 +134,6 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// sow sets the seed of a lab's links: the file's, else seed.
 func sow(l *labfile.Lab, seed uint64) {
 	if l.Seed != nil {
 		seed = *l.Seed
@@ -147,8 +141,7 @@ func sow(l *labfile.Lab, seed uint64) {
 	l.Sow(seed)
 }
 
-// seedLinks draws a seed for the links of lab l, or without one for im, unless the user has given it, and notes
-// it if links do anything by chance.
+// seedLinks draws a seed, unless the user has given one, and notes it if links do anything by chance.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")
@@ -268,6 +261,6 @@ func faultsHelp() string {
 		}
 		fmt.Fprintf(w, "  %s\t%s\n", f.Words(), f.Help)
 	}
-	_ = w.Flush() // a strings.Builder returns no errors
+	_ = w.Flush()
 	return b.String()
 }

@@ -28,11 +28,11 @@ import (
 
 const (
 	exitFailed  = 1
-	exitUsage   = 2   // wrong use
+	exitUsage   = 2
 	exitMissing = 3   // the machine lacks something
 	exitTimeout = 124 // as with timeout(1)
 
-	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone, as shells report it
+	exitPipe = 128 + int(syscall.SIGPIPE) // as shells report it
 )
 
 func main() {
@@ -45,10 +45,10 @@ func main() {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) ignores SIGHUP
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// otherwise Go's runtime ends this process by SIGPIPE of stdout
+	// otherwise SIGPIPE of stdout ends this process
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go interrupts(signals, cancel, func() {
 		atexit.Run()
@@ -59,14 +59,12 @@ func main() {
 	os.Exit(status)
 }
 
-// errInterrupted is the cause of the end after a signal.
 var errInterrupted = errors.New("interrupted")
 
-// A further signal ends the command at once only after this time: timeout(1) and shells may deliver a signal
-// more than once.
+// A further signal ends the command at once only after this time: timeout(1) may repeat a signal.
 const impatience = time.Second
 
-// interrupts cancels the command at the first signal, and calls now at one more than impatience later.
+// interrupts cancels the command at the first signal, and calls now at a late one.
 func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
 	var first time.Time
 	for range signals {
@@ -81,7 +79,7 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more makes the commands that only some builds have.
+// more are the commands of some builds.
 var more []func() *cobra.Command
 
 func newRoot() *cobra.Command {
@@ -136,7 +134,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	return root
 }
 
-// inOrder makes helps list flags in the order of their definition.
+// inOrder makes helps list flags as they are defined.
 func inOrder(commands []*cobra.Command) {
 	for _, c := range commands {
 		c.Flags().SortFlags = false
@@ -203,7 +201,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return exitFailed
 }
 
-// keepHelpError keeps the error of printing a help, which cobra ignores.
+// keepHelpError keeps an error that cobra ignores.
 func keepHelpError(root *cobra.Command) *error {
 	help, kept := root.HelpFunc(), new(error)
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -223,13 +221,12 @@ func readerGone(err error) bool {
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// The most lines of an error, and bytes of a line, that complain prints.
+// Limits of complain: an error may have output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000
 )
 
-// complain prints an error, with its further lines indented.
 func complain(w io.Writer, err error) {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	if cut := len(lines) - complaintLines; cut > 0 {

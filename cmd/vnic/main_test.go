@@ -32,7 +32,6 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
 }
 
-// The scripts run the command itself.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/script", time.Minute, func(*testscript.Env) {}))
 }
@@ -53,7 +52,7 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 	}
 }
 
-// readerGone accepts a broken pipe at stdout, and no other error.
+// Only a broken pipe at stdout counts.
 func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	for name, want := range map[string]bool{os.Stdout.Name(): true, "/tmp/fifo": false} {
 		if readerGone(fmt.Errorf("x: %w", &os.PathError{Op: "write", Path: name, Err: syscall.EPIPE})) != want {
@@ -90,7 +89,7 @@ func TestHelpThatNobodyReads(t *testing.T) {
 	}
 }
 
-// The first signal ends vnic in good order, also if it is repeated at once; a later one ends it immediately.
+// A signal repeated at once has no effect; a later one ends vnic immediately.
 func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -130,7 +129,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 	}
 }
 
-// Helps have examples before the usage, and the commands accept them.
+// The examples' arguments are accepted.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
 		"version"} {

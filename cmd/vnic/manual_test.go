@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Manual pages have sections on exit statuses, environment variables and files.
 func TestManPagesHaveTheSectionsThatReadersLookFor(t *testing.T) {
 	root := newRoot()
 	boot, _, err := root.Find([]string{"boot"})

@@ -19,13 +19,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printed is a vnic serve, and the commands that it has printed, by title.
+// printed has the commands that a vnic serve has printed, by title.
 type printed struct {
 	*exec.Cmd
 	commands map[string]string
 }
 
-// serveAndRead starts a vnic serve in the environment env.
 func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...string) *printed {
 	t.Helper()
 	args = append([]string{"serve", "--socket-path", dir + "/s%d", "--ports", fmt.Sprint(ports)}, args...)
@@ -53,8 +52,8 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 	return nil
 }
 
-// The test runs the commands that vnic serve prints, without QEMU in PATH. The program must not be a session
-// leader, at whose end output of a serial line can be lost (guest-images/internal/console).
+// QEMU is not in PATH. At the end of a session leader output of a serial line can be lost
+// (guest-images/internal/console).
 //
 // Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsBoot(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printers are the functions that may get a command's stdout or stderr, each with the reason.
+// printers may get a command's stdout or stderr, each with the reason.
 var printers = map[string]string{
 	"show.Text":               "drops what a terminal obeys",
 	"show.JSON":               "escapes it",
@@ -43,7 +43,7 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants are the functions that print by fmt, with what they print.
+// constants print by fmt: functions and what they print.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -54,7 +54,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders are the functions that keep a stream without printing, with its use.
+// holders keep a stream without printing.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -100,7 +100,7 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns a function's uses of streams that are not in printers, constants or holders.
+// goesAround returns other uses of streams.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {
@@ -116,7 +116,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 			return streams[text]
 		}
 	}
-	calls := map[ast.Expr]bool{} // streams that are arguments, or receivers
+	calls := map[ast.Expr]bool{} // arguments, or receivers
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -124,7 +124,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 				call, ok := e.(*ast.CallExpr)
 				if stream(e) || ok && types.ExprString(call.Fun) == "results" {
 					streams[types.ExprString(n.Lhs[i])] = true
-					if _, variable := n.Lhs[i].(*ast.Ident); variable { // uses of the variable are checked
+					if _, variable := n.Lhs[i].(*ast.Ident); variable {
 						calls[e], calls[n.Lhs[i]] = true, true
 					}
 				}

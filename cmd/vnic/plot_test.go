@@ -24,7 +24,7 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// plotted runs a small run with --plot in dir, and calls do before the report is printed.
+// plotted calls do before the report is printed.
 func plotted(ctx context.Context, dir string, do func(), more ...string) (status int, out, errs string) {
 	w := onWrite{do: do}
 	var e bytes.Buffer
@@ -46,7 +46,7 @@ func TestPictureThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A run that fails leaves an older picture unchanged, and no temporary file.
+// A run that fails leaves an older picture unchanged.
 func TestPictureOfNoRun(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

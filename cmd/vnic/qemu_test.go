@@ -16,8 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The cache's QEMU runs like an installed one.
-//
 // Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and has its own exit status.
 func TestQEMUOfTheCacheRuns(t *testing.T) {
 	cache := cacheWithQEMU(t)
@@ -45,7 +43,7 @@ func TestQEMUOfTheCacheRuns(t *testing.T) {
 	}
 }
 
-// QEMU replaces the vnic process, and its tree in the cache is locked meanwhile.
+// The tree in the cache is locked while QEMU runs.
 func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	c := exec.Command("vnic", "qemu", "--offline", "--cache", cache, "--", "-M", "q35", "-display", "none", "-S", "-qmp",
@@ -78,7 +76,7 @@ func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	testkit.OK(t, c.Process.Signal(unix.SIGTERM))
 	says(`"event": "SHUTDOWN"`)
 	testkit.OK(t, c.Wait())
-	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // another test may hold it
+	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // by another test
 		t.Error(err)
 	}
 }

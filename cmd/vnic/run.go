@@ -184,7 +184,6 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 	})
 }
 
-// takeOptions fills in the options that no flag sets by itself.
 func (x *runFlags) takeOptions(c *cobra.Command) error {
 	o := &x.options
 	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
@@ -212,7 +211,6 @@ func (x *runFlags) takeOptions(c *cobra.Command) error {
 	return nil
 }
 
-// setGuests parses --guest.
 func setGuests(o *run.Options, words []string) error {
 	guest := ""
 	for _, w := range words {
@@ -258,14 +256,13 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		o.Seed = *l.Seed
 	}
 	sow(l, o.Seed)
-	if len(o.Uplinks) == 0 { // --uplink replaces the file's uplinks
+	if len(o.Uplinks) == 0 { // instead of the file's
 		o.Uplinks = l.UplinksOf(o.Half)
 	}
 	o.Take(l, o.Rails)
 	return nil
 }
 
-// sourceFlags adds the flags for QEMU and the kernel, and --offline.
 func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 	placeFlags(f, o)
 	offlineFlag(f, o)
@@ -275,7 +272,6 @@ func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
 }
 
-// placeFlags adds the flags for QEMU and the kernel.
 func placeFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
@@ -287,7 +283,6 @@ func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	mirrorFlags(f, o)
 }
 
-// mirrorFlags adds the flags for the mirror, its keyring and the cache.
 func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 	cacheFlag(f, &o.CacheDir)
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
@@ -331,7 +326,6 @@ func pictureFormat(c *cobra.Command, file string) (format string, err error) {
 	return format, err
 }
 
-// labTitle returns a lab's name for the title of a picture.
 func labTitle(name string) string {
 	if name == "" {
 		return ""

@@ -156,7 +156,6 @@ func (x *selftestFlags) run(c *cobra.Command, args []string) error {
 	return err
 }
 
-// reportSelftest prints a run, and returns the exit status.
 func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml *live.Draft) (status int, err error) {
 	j, err := expect.Judge(res)
 	if err != nil {

@@ -28,7 +28,7 @@ const capabilitiesFlag = "--print-capabilities"
 
 const memoryMaxFlag = "print-memory-max"
 
-// backendArgs returns the command's arguments, after serve if the program was started by the name of a backend.
+// backendArgs adds serve if the program was started by the name of a backend.
 func backendArgs(args []string) []string {
 	if filepath.Base(args[0]) == serve.BackendName {
 		return append([]string{"serve"}, args[1:]...)
@@ -36,8 +36,7 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// asksCapabilities reports whether serve has --print-capabilities. "Other options and arguments should be
-// ignored" then (vhost-user.rst, "Backend program conventions").
+// "Other options and arguments should be ignored" then (vhost-user.rst, "Backend program conventions").
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
@@ -190,7 +189,6 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	})
 }
 
-// takeOptions fills in the ports and their sockets, also of a lab file.
 func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 	o := &x.options
 	if x.labName != "" {
@@ -215,7 +213,7 @@ func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 	return nil
 }
 
-// imageToBoot finds the image that the printed commands boot; nil: none.
+// imageToBoot returns nil if there is none.
 func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	given := c.Flags().Changed("image")
 	switch {

@@ -37,7 +37,7 @@ func cacheWithQEMU(t *testing.T) string {
 	return dir
 }
 
-// atNight skips a test that only make test-all runs.
+// atNight skips a test outside make test-all.
 func atNight(t *testing.T) {
 	t.Helper()
 	if !testkit.Long() {
@@ -71,7 +71,7 @@ func startOnTerminal(t *testing.T, args ...string) *screenOf {
 	return s
 }
 
-// until reads the terminal's output until it contains words.
+// until reads output until it contains words.
 func (s *screenOf) until(words string) {
 	s.t.Helper()
 	b := make([]byte, 4096)
@@ -88,7 +88,7 @@ func (s *screenOf) types(keys string) {
 	testkit.Must(s.keys.WriteString(keys))(s.t)
 }
 
-// ends waits for vnic's end, and checks that the terminal's settings are as before.
+// ends checks that the terminal's settings are as before.
 func (s *screenOf) ends() int {
 	s.t.Helper()
 	shown := make(chan []byte)
@@ -118,7 +118,7 @@ func (s *screenOf) shows(words string, times int) {
 
 const left = "\x1b[31mvnic:\x1b[0m left by Ctrl-] q\r\n"
 
-// Keys typed while a guest boots are not echoed into the progress line.
+// Typed keys are not echoed into the progress line.
 //
 // Invariant: vnic boot: Keys that are typed while a guest boots reach its program.
 func TestKeysTypedAheadReachTheShell(t *testing.T) {
@@ -184,7 +184,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 	})
 }
 
-// runAndSee runs a vnic; at each write to stderr it calls saw with the text so far.
+// runAndSee calls saw with the stderr so far at each write.
 func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)
@@ -215,8 +215,6 @@ func exitOf(c *exec.Cmd, err error) (int, error) {
 	return c.ProcessState.ExitCode(), nil
 }
 
-// --end decides whether the other guests continue.
-//
 // Invariant: vnic boot: The end of one guest of several is reported at once.
 func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	const first = "note: guest1 has ended: exit status 3; "
@@ -288,7 +286,7 @@ func TestTimeLimit(t *testing.T) {
 	})
 }
 
-// Scripts run in a guest with their interpreter and its library.
+// Scripts come with their interpreters' libraries.
 func TestScriptsBringTheirInterpreters(t *testing.T) {
 	atNight(t)
 	for _, name := range []string{"python3", "/usr/bin/perl"} {

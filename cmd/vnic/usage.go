@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usageError is an error for wrong use of a command.
 type usageError struct {
 	command string
 	error
@@ -28,7 +27,6 @@ func usagef(c *cobra.Command, format string, args ...any) error {
 	return misuse(c, fmt.Errorf(format, args...))
 }
 
-// misuseIf marks err as wrong use of the command if it is or wraps an E.
 func misuseIf[E error](c *cobra.Command, err error) error {
 	if _, wrong := errors.AsType[E](err); wrong {
 		return misuse(c, err)
@@ -36,7 +34,7 @@ func misuseIf[E error](c *cobra.Command, err error) error {
 	return err
 }
 
-// isCobraUsage reports whether err is one of cobra's errors for wrong arguments, which have no type.
+// cobra's errors have no type.
 func isCobraUsage(err error) bool {
 	s := err.Error()
 	for _, p := range []string{"unknown command", "accepts ", "requires at least", "if any flags in the group",
@@ -48,7 +46,7 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// helpTemplate prints a command's description and usageTemplate.
+// helpTemplate ends with usageTemplate.
 const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`

@@ -21,11 +21,11 @@ import (
 // use is the common part of the commands that use device memory.
 type use struct {
 	opt      *session.Options
-	complete func() error // derives and checks the command's options
+	complete func() error // derives and checks options
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
-	unused           []string // keys of the lab file that the command ignores
+	unused           []string // keys of the lab file
 	asJSON, verbose  bool
 	live             live.Command
 }
@@ -35,7 +35,6 @@ func newUse(command string, o *session.Options, complete func() error) *use {
 		live: live.New(command)}
 }
 
-// flags adds the flags that all these commands have.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	if len(o.Modes) > 0 {
@@ -63,7 +62,6 @@ func (u *use) flags(c *cobra.Command) {
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
-// check sets the options that depend on several flags, and checks all options.
 func (u *use) check(c *cobra.Command) error {
 	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
@@ -119,8 +117,7 @@ type report interface {
 	SetCapture(p *pcap.Report)
 }
 
-// runUse calls do with the sandbox, progress, counters and a capture, and prints the report that do returns.
-// There may be a report, an error, or both; u.check must have succeeded before.
+// runUse calls do, and prints its report, if there is one; u.check must have succeeded before.
 func runUse[R any, P interface {
 	*R
 	report
@@ -150,7 +147,7 @@ func runUse[R any, P interface {
 	})
 }
 
-// results returns stdout, or stderr if the capture goes to stdout.
+// results is stderr if the capture goes to stdout.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// flagValues are words that a flag accepts, for shell completion and for "did you mean".
+// flagValues are for shell completion and "did you mean".
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},
@@ -34,7 +34,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues are flags that also take other values.
+// openValues also take other values.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {
@@ -48,5 +48,4 @@ var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers"
 	"source": true,
 	"tests":  true}
 
-// values is for shell completion and for "did you mean".
 var values = hints.Values{Words: flagValues, Open: openValues, Directories: directoryFlags}

@@ -55,7 +55,6 @@ func TestFlagAndCommandPrintTheSameVersion(t *testing.T) {
 	}
 }
 
-// A shell completes the values of flags, and no file names for numbers.
 func TestShellsCompleteValuesOfFlags(t *testing.T) {
 	seen := map[string]bool{}
 	var walk func(c *cobra.Command)
