@@ -6,11 +6,10 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// attrs are netlink attributes of a request, in this order.
+// attrs are netlink attributes, in this order.
 type attrs []attr
 
-// attr is an attribute. Its value is a number, encoded in the width of its Go type, a string, nested attrs, or
-// nil for a flag.
+// attr has a number, encoded in the width of its Go type, a string, nested attrs, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -33,8 +32,8 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are the attributes to read from a message, by type. A value is a pointer to a number or a string,
-// nested fields, a start, or a function that reads the attribute.
+// fields are pointers to numbers or strings, nested fields, starts, or functions, by the types of the
+// attributes that they read.
 type fields map[uint16]any
 
 // start is a pointer to the number with which a struct begins.
@@ -52,7 +51,7 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 		case *string:
 			*f = ad.String()
 		case start:
-			_, _ = binary.Decode(ad.Bytes(), native, f.number) // a struct that is too short is skipped
+			_, _ = binary.Decode(ad.Bytes(), native, f.number) // nothing is stored if the struct is too short
 		case fields:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error { f.decode(ad); return nil })
 		case func(*netlink.AttributeDecoder):
@@ -61,7 +60,7 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// number decodes attributes of type "uint", which have 4 or 8 bytes.
+// number decodes type "uint", of 4 or 8 bytes.
 func number(ad *netlink.AttributeDecoder) uint64 {
 	if len(ad.Bytes()) == 8 {
 		return ad.Uint64()

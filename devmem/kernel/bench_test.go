@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkReceive receives over the loopback; net is Go's own sockets.
+// The reference, net, is Go's own sockets.
 func BenchmarkReceive(b *testing.B) {
 	frags := make([]devmem.Frag, 64)
 	benchReceive(b, "recvdevmem", func(c *Conn, h net.Conn) (func(p []byte) (int, error), net.Conn) {

@@ -14,30 +14,29 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages is the minimum number of pages for a bound queue: drivers post buffers in batches (gve: of 32), so a
-// queue with fewer may never receive.
+// minPages for each bound queue: drivers post buffers in batches (gve: of 32), so a queue with fewer may never
+// receive.
 const minPages = 64
 
-// binding is a buffer bound for receive or transmit.
 type binding struct {
 	d    *Device
 	id   uint32
 	tx   bool
 	buf  *buffer
 	mem  *dmabuf
-	nl   *genl // the kernel ends the binding when it is closed
+	nl   *genl // its end is the binding's
 	done chan struct{}
 
 	closed atomic.Bool // written under d.mu
 
 	// of a receive binding
 	queues []int
-	held   atomic.Int64 // tokens that users hold
+	held   atomic.Int64 // that users hold
 
 	// of a transmit binding
-	base  uint64       // added to offsets: 0, except in tests
-	host  bool         // for tests: host memory at address base, without a binding of the kernel
-	sends atomic.Int64 // that are not complete
+	base  uint64       // added to offsets; 0 except in tests
+	host  bool         // for tests: memory of the host, without a kernel's binding
+	sends atomic.Int64 // not complete
 }
 
 func (b *binding) ID() uint32            { return b.id }
@@ -65,15 +64,14 @@ func (b *binding) close() error {
 	return nil
 }
 
-// Limits of the pause between two checks whether a closed binding's memory is in use, whose end causes no
-// event.
+// Limits of the pause between two checks of a closed binding's memory, whose end of use causes no event.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use, or giveUp is closed. Meanwhile it calls
-// runQueued at intervals: packets that wait since a queue was restarted may hold the memory.
+// watch waits until the closed binding's memory is no longer in use. Packets that wait since a queue was
+// restarted may hold it: so it calls runQueued at intervals.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())
@@ -89,8 +87,7 @@ func (b *binding) watch() {
 			continue
 		case <-t.C:
 		}
-		// The kernel's binding references the dma-buf while it is in use
-		// (net/core/devmem.c:__net_devmem_dmabuf_binding_free).
+		// Only a binding in use has a reference (net/core/devmem.c:__net_devmem_dmabuf_binding_free).
 		if n, err := b.d.refs(b.mem.fd); err == nil && n <= b.mem.refs {
 			break
 		}
@@ -104,8 +101,7 @@ func (b *binding) watch() {
 	close(b.done)
 }
 
-// runQueued makes the interface send packets, of any process, that wait there since a receive queue was
-// restarted (kick.go).
+// runQueued makes the interface send packets, of any process, that wait there (kick.go).
 func (d *Device) runQueued() {
 	switch n, err := d.kick(); {
 	case err != nil:
@@ -130,8 +126,7 @@ func (d *Device) bindings() iter.Seq[*binding] {
 	}
 }
 
-// rxBinding returns the receive binding with an id, or foreignBinding if there is none. The binding may be
-// closed.
+// rxBinding returns a receive binding, which may be closed, or foreignBinding.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -148,7 +143,7 @@ func (d *Device) txBinding(id uint32) *binding {
 	return nil
 }
 
-// bind makes a binding of a buffer by a netlink command, after check has prepared the interface.
+// bind makes a binding of a buffer by a netlink command, after check.
 func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buffer) error) (*binding, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -175,7 +170,6 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	return nil, err
 }
 
-// buffer returns b as a *buffer, or EBADF.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	buf, ok := b.(*buffer)
 	if !ok || buf.d != d || buf.closed {
@@ -219,7 +213,7 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind returns errors of a binding that Linux would allow, or report in another way. Under d.mu.
+// checkBind returns errors of bindings that Linux would allow, or report in another way. Under d.mu.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	if err != nil && len(queues) > 0 {
@@ -235,8 +229,8 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return buf.CheckRX(len(queues), minPages, all)
 }
 
-// enableSplit makes all queues split headers from payload, for packets of any size. rings-get may report the
-// driver's state, but the kernel checks the configured value: so the split is set even if it is on.
+// enableSplit makes all queues split headers from payload, in packets of any size. It sets the split even if it
+// is reported as on: the kernel checks the configured value.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

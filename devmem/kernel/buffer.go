@@ -15,11 +15,11 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// dmabuf is an open dma-buf that one binding may use.
+// dmabuf is a dma-buf for one binding at a time.
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // number of references apart from the kernel's binding
+	refs    int64 // references apart from the kernel's binding
 }
 
 func (b *dmabuf) close() error {
@@ -30,8 +30,7 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// dmabufRefs returns the number of references to a dma-buf
-// (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
+// dmabufRefs counts the references (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
 func dmabufRefs(fd int) (int64, error) {
 	f, err := os.Open("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -76,8 +75,7 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a new dma-buf of the buffer. Each binding needs its own, whose number of references shows the
-// use by that binding.
+// export makes a dma-buf of the buffer; each binding needs its own, whose references show that it is in use.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
@@ -93,7 +91,6 @@ func (b *buffer) export() (*dmabuf, error) {
 	return m, nil
 }
 
-// take returns the spare dma-buf, or a new one.
 func (b *buffer) take() (*dmabuf, error) {
 	if m := b.spare; m != nil {
 		b.spare = nil

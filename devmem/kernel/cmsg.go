@@ -20,7 +20,7 @@ const (
 	tokenLen     = 8 // struct dmabuf_token
 	txSpace      = cmsgHdrLen + 8
 	extendedErr  = 16  // struct sock_extended_err (include/uapi/linux/errqueue.h)
-	completeRoom = 256 // enough for the control messages of a completion
+	completeRoom = 256 // for a completion's control messages
 )
 
 // nextCmsg splits the first control message off b. Messages begin at multiples of 8.
@@ -36,8 +36,7 @@ func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	return level, kind, b[cmsgHdrLen:n], b[min((n+7)&^7, uint64(len(b))):], nil
 }
 
-// parseFrags fills frags from the control messages of received data. linear is the number of bytes in Linear
-// frags.
+// parseFrags fills frags from control messages; linear is the number of bytes in Linear frags.
 func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) {
 	for len(control) > 0 {
 		var level, kind int32
@@ -46,7 +45,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // an option enabled this message
+			continue // enabled by an option
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
@@ -67,7 +66,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 	return n, linear, nil
 }
 
-// encodeTokens writes the argument of SO_DEVMEM_DONTNEED and returns its length.
+// encodeTokens writes the argument of SO_DEVMEM_DONTNEED.
 func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.TokenRange) int {
 	for i, r := range ranges {
 		native.PutUint32(b[i*tokenLen:], r.Start)
@@ -76,7 +75,7 @@ func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.Tok
 	return len(ranges) * tokenLen
 }
 
-// txCmsg returns the control message that names a transmit binding.
+// txCmsg names a transmit binding.
 func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	native.PutUint64(b[0:], cmsgHdrLen+4)
 	native.PutUint32(b[8:], unix.SOL_SOCKET)
@@ -86,11 +85,11 @@ func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	return b[:]
 }
 
-// seqRange is the sends with numbers lo to hi, both included. The numbers wrap around.
+// seqRange is lo to hi, both included; numbers wrap around.
 type seqRange struct{ lo, hi uint32 }
 
-// parseCompletion parses the control messages of an entry of the error queue: a completion of zerocopy sends
-// (Documentation/networking/msg_zerocopy.rst). ok is false for other entries.
+// parseCompletion parses a completion of zerocopy sends (Documentation/networking/msg_zerocopy.rst). ok is
+// false for other entries of the error queue.
 func parseCompletion(control []byte) (r seqRange, ok bool, err error) {
 	for len(control) > 0 {
 		var level, kind int32

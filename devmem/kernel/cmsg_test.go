@@ -20,7 +20,6 @@ var someFrags = []devmem.Frag{
 	{Kind: devmem.Linear, Size: 100},
 }
 
-// putFrag is the inverse of parseFrags for one frag.
 func putFrag(b []byte, f devmem.Frag) []byte {
 	var c [fragSpace]byte
 	kind := uint32(scmDevmemDmabuf)

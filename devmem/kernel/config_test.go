@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// configuration is the part of an interface's configuration that a device may change.
+// configuration is what a device may change of an interface.
 type configuration struct {
 	split  dataSplit
 	thresh uint32
@@ -47,7 +47,6 @@ func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	return b
 }
 
-// bindRX binds 1 MiB to queues.
 func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	t.Helper()
 	b := testkit.Must(td.BindRX(td.buffer(t, 0, 1<<20), queues...))(t)
@@ -67,7 +66,6 @@ func flowTo(port uint16) devmem.Flow {
 	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
 }
 
-// useAll makes a change of each kind that Close undoes.
 func useAll(t *testing.T, td *testDevice) {
 	t.Helper()
 	td.bindRX(t, 1, 3)
@@ -198,8 +196,6 @@ func TestRuleOnTheWire(t *testing.T) {
 	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
-// A binding is not done before the kernel has released its dma-buf.
-//
 // Invariant: devmem/kernel: A binding is done when the kernel has released its memory.
 func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
@@ -220,7 +216,7 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Close of the device makes the interface drop unsent packets, which may use memory.
+// Unsent packets may use memory: Close of the device makes the interface drop them.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -275,7 +271,7 @@ func TestStats(t *testing.T) {
 	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
-// The kernel issues the lowest free token first, and looks up at most 1024 in a call.
+// The kernel issues the lowest free token first.
 //
 // Invariant: devmem/kernel: The issued tokens are tracked.
 func TestTokensAreFollowed(t *testing.T) {
@@ -287,7 +283,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// another program's binding; a number too high to be recorded
+	// another program's; too high to be recorded
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
@@ -307,7 +303,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// With Options.Alone a new device deletes the flow rules of a process that was killed.
+// The rules are those of a process that was killed.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

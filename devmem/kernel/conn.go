@@ -24,27 +24,27 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // nanoseconds; 0: none
+	stall         atomic.Int64 // nanoseconds
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
 
-	rmu     sync.Mutex // one reader at a time
+	rmu     sync.Mutex // for one reader
 	control []byte     // scratch
 
 	tokens tokens
 
-	wmu sync.Mutex // one writer at a time
+	wmu sync.Mutex // for one writer
 	iov []iovec    // scratch
 	tx  [txSpace]byte
 
-	cmu   sync.Mutex // one reader of completions at a time
+	cmu   sync.Mutex // for one reader of completions
 	sends sendLog
 }
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns a connected socket. After an error the socket is closed.
+// newConn makes a Conn that owns s, and closes s after an error.
 func (d *Device) newConn(s *sock) (*Conn, error) {
 	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
 	var local, remote unix.Sockaddr
@@ -71,15 +71,14 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig. It returns an error when the connection is closed or stalls, or d is closed (a deadline
-// has passed).
+// wait waits for sig, or returns an error: for d a deadline has passed.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt calls f, and again after a signal from sig, while f returns EAGAIN and wait no error.
+// attempt repeats f while it returns EAGAIN, after a signal from sig.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -94,10 +93,9 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails returns err, and records it if it is an error with which a connection fails: Linux reports such an
-// error only once.
+// fails records an error with which a connection fails: Linux reports it only once.
 func (c *Conn) fails(err error) error {
-	if err == nil { // e, declared below, would be allocated
+	if err == nil { // otherwise e would be allocated
 		return nil
 	}
 	var e syscall.Errno
@@ -155,7 +153,7 @@ func (c *Conn) Close() error {
 func (c *Conn) close() error {
 	lingers := false
 	err := c.s.on(func(fd int) error {
-		c.tokens.release(fd) // Linux would keep them until it destroys the socket
+		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
 		if lingers = c.shouldLinger(fd); !lingers {
 			c.count(fd)
 		}

@@ -14,43 +14,42 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf] on a machine without a GPU.
+// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf].
 type Exporter interface {
 	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and calls release,
-	// which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// which may be nil, after closing it. Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
 // Options of Open.
 type Options struct {
-	Interface string       // its name, in the network namespace of the calling thread
+	Interface string       // in the calling thread's network namespace
 	Buffers   Exporter     // nil: Register returns ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone means that no other process has flow rules on the interface: Open deletes existing rules, as left by a
-	// process that was killed.
+	// Alone means that no other process has flow rules on the interface: Open deletes existing ones.
 	Alone bool
 }
 
-// Device is a devmem.Device: a network interface, and the kernel's stack on it.
+// Device is a devmem.Device: a network interface, and the kernel's stack.
 type Device struct {
 	name     string
 	index    int
 	exporter Exporter
 	log      *slog.Logger
 	dial     dialFunc
-	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
+	ioctl    func(b []byte) error // SIOCETHTOOL
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets that linger
-	giveUp   chan struct{}  // closed when watching bindings must stop
-	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // makes the interface drop unsent packets
+	work     sync.WaitGroup // watching bindings, or keeping sockets
+	giveUp   chan struct{}  // ends watching
+	aborted  chan struct{}  // resets lingering connections
+	flush    func() error   // drops unsent packets of the interface
 	kick     func() (int, error)
 	count    counters
 
 	binds sync.Map // by id: *binding until done; written under mu
 
-	mu              sync.Mutex // configuration
+	mu              sync.Mutex // of configuration
 	netdev, ethtool *genl
 	buffers         map[*buffer]struct{}
 	flows           map[devmem.FlowID]devmem.Flow
@@ -63,16 +62,16 @@ type Device struct {
 	once sync.Once
 }
 
-// undo has the settings from before the device's changes, for Close.
+// undo has settings from before the device's changes.
 type undo struct {
-	rings  *rings   // as reported; nil: not changed
+	rings  *rings   // nil: not changed
 	ntuple bool     // ntuple was off
-	rss    []uint32 // the RSS table, empty for the driver's default; nil: not changed
+	rss    []uint32 // empty: the driver's default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
 
-// Open opens a network interface. It changes nothing there, except for Options.Alone.
+// Open opens a network interface. Apart from Options.Alone it changes nothing there.
 func Open(o Options) (*Device, error) {
 	ifc, err := net.InterfaceByName(o.Interface)
 	if err != nil {
@@ -142,15 +141,14 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime is how long Close waits for the memory of bindings.
+// closeTime limits Close's wait for memory of bindings.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may stay in use before the device makes the interface send stuck packets
-// (kick.go), or, in Close, drop unsent ones.
+// flushTime is how long memory may be in use before stuck packets are sent (kick.go), or, in Close, dropped.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It also restores the settings of the interface that the device has changed.
-// It returns an error if the memory of a binding is still in use after closeTime; then the binding's Done stays
+// Close implements devmem.Device. It restores the settings of the interface that the device has changed. It
+// returns an error if the memory of a binding is still in use after closeTime; then the binding's Done stays
 // open.
 func (d *Device) Close() error {
 	var err error
@@ -218,7 +216,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore deletes the device's flow rules, and restores settings, each before the ones that it depends on.
+// restore undoes changes, each before the ones that it depends on.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -238,7 +236,7 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings leaves header split to the driver, and sets was.split if the driver then reports another one.
+// restoreRings leaves header split to the driver, unless that then differs from was.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

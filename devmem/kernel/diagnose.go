@@ -13,11 +13,10 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes at least an idle peer gets within a stall limit of 4 s or more.
+// keepalives is the least number of probes within a stall limit of 4 s or more.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle peer;
-// Linux counts the intervals in seconds.
+// SetStallLimit implements devmem.Conn. The kernel probes an idle peer if d is two seconds or more.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -27,14 +26,14 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // so many that the stall limit passes first
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the stall limit passes first
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
 
 func probes(limit time.Duration) bool { return limit >= 2*time.Second }
 
-// stalled returns the error of a call that waits without progress. It takes d.mu.
+// stalled returns the error of a stalled call. It takes d.mu.
 func (c *Conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -49,7 +48,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose is for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -60,14 +59,14 @@ func (c *Conn) facts() diagnosis.Connection {
 		x.Window = int64(info.Snd_wnd)
 	}
 	_ = c.s.on(func(fd int) error {
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // unacknowledged bytes, including unsent ones
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // unacknowledged bytes, also unsent ones
 		x.Unacked = uint64(max(queued, 0))
 		return err
 	})
 	return x
 }
 
-// queue returns the receive queue of the connection's last packet, by its NAPI instance; -1 if unknown.
+// queue returns the queue of the last packet, by its NAPI instance; -1 if unknown.
 func (c *Conn) queue() int {
 	napi := 0
 	err := c.s.on(func(fd int) (err error) {
@@ -93,7 +92,6 @@ func (c *Conn) queue() int {
 	return queue
 }
 
-// facts collects the device's bindings and rules, and connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
@@ -136,7 +134,7 @@ func (d *Device) allBindings() (all []diagnosis.Binding) {
 	return all
 }
 
-// count returns how many tokens the connection's user holds, by binding.
+// count returns how many tokens the user holds, by binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 )
 
 // fakeNIC is the kernel's side of an interface's configuration, like net/core/netdev-genl.c, net/ethtool and a
-// driver. It moves no data.
+// driver.
 type fakeNIC struct {
 	t     *testing.T
 	index int
@@ -22,16 +22,16 @@ type fakeNIC struct {
 	mu       sync.Mutex
 	queues   int
 	split    dataSplit // as configured
-	unknown  dataSplit // when the driver decides
+	unknown  dataSplit // of the driver
 	thresh   uint32
 	noThresh bool
 	ntuple   bool
 	fixed    bool // no ntuple
-	special  bool // the driver chooses the locations of rules
+	special  bool // of locations of rules
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
-	dflt     bool // the RSS table was last reset to the default
+	dflt     bool // last reset to the default
 	bound    map[uint32]*fakeBinding
 	nextID   uint32
 	pages    map[uint32]uint64 // in flight, by binding
@@ -39,14 +39,14 @@ type fakeNIC struct {
 	strings  []string
 	values   []uint64
 	conns    int   // open netlink sockets
-	refusal  error // of every bind; nil: none
+	refusal  error // of every bind
 }
 
 type fakeBinding struct {
 	fd     int
 	queues []int
 	conn   *fakeConn
-	kept   bool // the memory stays in use after the binding's end
+	kept   bool // memory stays in use after the end
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
@@ -72,7 +72,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// genetlink's Execute does not expect both a reply and an acknowledgement.
+		// genetlink's Execute expects no reply with an acknowledgement.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)
@@ -93,7 +93,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 	return c, nil
 }
 
-// Close ends the socket's bindings, as netdev_nl_sock_priv_destroy does.
+// Close is netdev_nl_sock_priv_destroy.
 func (c *fakeConn) Close() error {
 	c.once.Do(func() {
 		c.f.mu.Lock()
@@ -111,7 +111,7 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep makes the memory of a binding stay in use after its end.
+// keep makes memory stay in use after a binding's end.
 func (f *fakeNIC) keep(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,14 +124,13 @@ func (f *fakeNIC) setQueues(n int) {
 	f.queues = n
 }
 
-// let frees the memory of an ended binding.
+// let ends that use.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.bound, id)
 }
 
-// refs returns the number of references to a dma-buf.
 func (f *fakeNIC) refs(fd int) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +145,7 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-// answer returns one message for each list of attributes, or an empty one: genltest has no acknowledgements.
+// genltest has no acknowledgements: answer returns an empty message instead.
 func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	if len(list) == 0 {
 		list = []attrs{nil}
@@ -337,7 +336,7 @@ func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// bitList returns a list of features without a mask.
+// bitList has no mask.
 func bitList(ntuple bool) attrs {
 	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
 	bits := attrs{bit("rx-checksum")}
@@ -347,7 +346,6 @@ func bitList(ntuple bool) attrs {
 	return attrs{{1, nil}, {attrBitsetBits, bits}} // ETHTOOL_A_BITSET_NOMASK
 }
 
-// changedBit reads a bit of a list of features to turn on or off.
 func changedBit(on, off *[]string) func(*netlink.AttributeDecoder) {
 	return func(ad *netlink.AttributeDecoder) {
 		to := off

@@ -11,22 +11,21 @@ import (
 
 // A driver may stop its transmit queues while it restarts a receive queue, as gve does (gve_turndown,
 // gve_turnup), and start them again without running the queueing disciplines (docs/specs/gve.md, 11). Packets
-// that programs send meanwhile then wait in a discipline until another packet is sent through it. TCP may not
-// send one: it does not retransmit a segment that still waits in its own host (skb_still_in_host_queue).
+// of programs then wait in a discipline until another packet is sent through it, which may never happen: TCP
+// does not retransmit a segment that still waits in its own host (skb_still_in_host_queue).
 //
-// So the Device sends small packets to the interface's own address while packets wait. The kernel chooses a
-// packet's queue by the sending CPU (XPS), or by a hash of its addresses and ports with a secret key: so the
-// Device sends on all CPUs, from many ports.
+// So the Device sends small packets to the interface's own address while packets wait. A packet's queue depends
+// on the sending CPU (XPS), or on a hash of its addresses and ports with a secret key: so the Device sends on
+// all CPUs, from many ports.
 
-// maxCPUs is CPU_SETSIZE: one more than the highest CPU number in a [unix.CPUSet].
+// maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
 
-// kickRounds is the most rounds of packets of a kick: a round of as many packets as queues misses a given queue
-// with a probability of about 1/e.
+// kickRounds is the most rounds of a kick: a round of as many packets as queues misses a given one with a
+// probability of about 1/e.
 const kickRounds = 16
 
-// kick makes the queueing disciplines of an interface send waiting packets, and returns how many of them
-// continued.
+// kick makes an interface's queueing disciplines send waiting packets, and returns how many of them continued.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -49,14 +48,14 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines that hold packets themselves, until each discipline
-// where packets waited has sent bytes or is empty, at most kickRounds times. It returns how many have done so.
+// runQueued calls send, with the number of disciplines that hold packets, until those where packets waited have
+// sent bytes or are empty, at most kickRounds times. n of them have.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
 		return 0, err
 	}
-	stuck := map[place]uint64{} // bytes that a discipline had sent when packets waited
+	stuck := map[place]uint64{} // bytes sent before
 	leaves := 0
 	for _, q := range all {
 		if q.shared() {
@@ -91,7 +90,7 @@ type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
 	frame [60]byte // the shortest Ethernet frame
-	cpus  []int    // CPUs that this process may run on
+	cpus  []int    // that this process may run on
 	sent  int
 }
 
@@ -114,7 +113,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends at least as many packets as queues, and one on each CPU that it may use.
+// send sends at least queues packets, and one on each CPU.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()
@@ -132,7 +131,7 @@ func (p *prober) send(queues int) (err error) {
 	}
 	for _, cpu := range p.cpus {
 		if !moveTo(cpu) {
-			continue // the CPU has been removed
+			continue // removed
 		}
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
@@ -158,8 +157,8 @@ const (
 	udpOffset = ipOffset + 20
 )
 
-// probe returns an Ethernet frame from the interface's station to itself, with a UDP packet that no host
-// accepts: from no address to the loopback address, port 9 (discard), with a time to live of 1 and no data.
+// probe returns a frame from the interface to itself, with a UDP packet that no host accepts: from no address
+// to the loopback address, port 9 (discard), with a time to live of 1.
 func probe(mac [6]byte) (b [60]byte) {
 	copy(b[:], mac[:])
 	copy(b[6:], mac[:])
@@ -169,7 +168,7 @@ func probe(mac [6]byte) (b [60]byte) {
 	return b
 }
 
-// setPort sets the source port of a probe, one of 16384.
+// setPort sets one of 16384 source ports.
 func setPort(b *[60]byte, n int) {
 	b[udpOffset], b[udpOffset+1] = 0xc0|byte(n>>8&0x3f), byte(n)
 }

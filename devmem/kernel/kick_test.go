@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are an interface's queueing disciplines. One in forgotten sends its waiting packets when the next
-// packet passes through it.
+// fakeQueues are disciplines; one in forgotten sends its packets when the next one passes through it.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -35,7 +34,7 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// runQueued sends probes until the queues where packets waited have sent some, or for kickRounds rounds.
+// Probes are sent until queues where packets waited have sent some.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -62,7 +61,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			leaves := 0
 			for _, q := range f.all {
 				if !q.shared() {
-					if leaves == rounds { // all packets of a round may go to one queue
+					if leaves == rounds { // all packets may go to one queue
 						f.pass(q.parent)
 					}
 					leaves++
@@ -94,7 +93,7 @@ func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 	wantErr(t, "the first list", err, syscall.EINTR)
 }
 
-// A probe's IP header has a correct checksum, and setPort changes only the source port.
+// setPort changes only the source port.
 func TestProbe(t *testing.T) {
 	mac := [6]byte{2, 4, 6, 8, 10, 12}
 	b := probe(mac)
@@ -119,9 +118,6 @@ func TestProbe(t *testing.T) {
 	testkit.Equal(t, "ports", len(seen), 1<<14)
 }
 
-// The device looks for stuck packets after restarts of receive queues, and while a closed binding's memory is
-// in use.
-//
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
@@ -161,7 +157,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
-	for range 3 { // Close causes one, the memory in use the others
+	for range 3 { // one by Close, the others by the memory in use
 		<-kicked
 	}
 	td.nic.let(rx.ID())
@@ -174,7 +170,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A probe's source is no host's address: a switch may drop packets from one that belongs to another port.
+// A switch may drop packets from an address of another port.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

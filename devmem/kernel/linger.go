@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger), because sends are
-// in progress: after close(2) nothing could abort them. With unread data close(2) resets the connection, and
-// after SetLinger the kernel obeys its time: then shouldLinger returns false.
+// shouldLinger reports whether Close must keep the socket (startLinger): after close(2) nothing could abort
+// sends in progress. With unread data close(2) resets the connection, and after SetLinger the kernel obeys
+// that.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -23,15 +23,15 @@ func (c *Conn) shouldLinger(fd int) bool {
 	return c.sends.underWay() > 0
 }
 
-// startLinger ends a connection for its user, and starts a goroutine that keeps its socket until its sends are
-// complete or the device is closed. It returns false if the device is closed already.
+// startLinger starts a goroutine that keeps a connection's socket until its sends are complete or the device is
+// closed. It returns false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()
 		if err != nil {
-			return // another call has closed it
+			return // closed by another call
 		}
-		// A peer that sends more gets a reset, as after close.
+		// As after close, a peer that sends more gets a reset.
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
 		s, err := d.poll.newSock(fd)
@@ -59,7 +59,7 @@ func (c *Conn) linger(s *sock) {
 	c.sends.abandon()
 }
 
-// detach closes a socket for its users, and returns the descriptor, which the caller then owns.
+// detach closes a socket, but leaves the descriptor to the caller.
 func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer sends until the peer, which does not read, accepts no more, and closes its end.
+// fillPeer sends until a peer that does not read accepts no more, and closes its end.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)
@@ -24,7 +24,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	return h, sent
 }
 
-// full reports whether there is data for which the peer has no room.
+// full means that the peer has no room.
 func full(t *testing.T, c *Conn) bool {
 	info, ok := c.info()
 	if !ok {
@@ -43,7 +43,7 @@ func TestClosedConnectionSendsOn(t *testing.T) {
 	if b, err := io.ReadAll(h); len(b) != sent || err != nil {
 		t.Errorf("%d of %d bytes, %v", len(b), sent, err)
 	}
-	for td.Stats().Bindings[0].Sends > 0 { // the lingering goroutine reads completions
+	for td.Stats().Bindings[0].Sends > 0 { // another goroutine reads completions
 		continue
 	}
 }

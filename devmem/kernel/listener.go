@@ -19,7 +19,7 @@ type Listener struct {
 	d     *Device
 	s     *sock
 	local *net.TCPAddr
-	mu    sync.Mutex // one accept at a time
+	mu    sync.Mutex // for one accept
 }
 
 var _ devmem.Listener = (*Listener)(nil)

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for events of all sockets of a device, by epoll. Go's own poller cannot serve the sockets: it
-// treats an event with only EPOLLERR, here a completion on the error queue, as the end of the descriptor
-// (runtime/netpoll.go, setEventErr).
+// poller waits for events of a device's sockets, by epoll. Go's own takes an event with only EPOLLERR, here a
+// completion on the error queue, for the end of the descriptor (runtime/netpoll.go, setEventErr).
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -27,7 +26,7 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile poll it
+	if err := unix.SetNonblock(fd, true); err != nil { // for os.NewFile
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -55,7 +54,7 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// nil: the socket was closed meanwhile. Another socket with the descriptor's number tries again in vain.
+			// The socket may have been closed. Another one with this number tries again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -77,18 +76,17 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// sock is a non-blocking socket.
 type sock struct {
 	p      *poller
 	closed chan struct{}
-	// A value means that reads, writes or reads of completions should try again.
+	// Reads, writes and reads of completions should try again.
 	rsig, wsig, esig chan struct{}
 
-	mu sync.RWMutex // held for reading during system calls on fd
+	mu sync.RWMutex // held for reading during system calls
 	fd int          // -1: closed
 }
 
-// newSock makes a sock that owns a descriptor, and closes it after an error.
+// newSock makes a sock that owns fd, also after an error.
 func (p *poller) newSock(fd int) (*sock, error) {
 	s := &sock{
 		p: p, fd: fd, closed: make(chan struct{}),
@@ -104,7 +102,7 @@ func (p *poller) newSock(fd int) (*sock, error) {
 	return s, nil
 }
 
-// notify wakes the calls that should try again. Under the poller's lock.
+// notify is called under the poller's lock.
 func (s *sock) notify(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		signal(s.rsig)
@@ -124,8 +122,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// on calls f with the descriptor, which stays open meanwhile; if the socket is closed, on returns net.ErrClosed
-// instead. f must not wait.
+// on calls f, which must not wait, with the descriptor, or returns net.ErrClosed.
 func (s *sock) on(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -135,7 +132,7 @@ func (s *sock) on(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// close wakes waiting calls, and closes the descriptor when the calls on it have returned.
+// close waits for calls on the descriptor.
 func (s *sock) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +144,7 @@ func (s *sock) close() error {
 	return os.NewSyscallError("close", unix.Close(fd)) // also removes it from epoll
 }
 
-// invalidate marks the descriptor as closed. Under mu.
+// invalidate ends the use of the descriptor. Under mu.
 func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()

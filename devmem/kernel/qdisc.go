@@ -19,13 +19,11 @@ const (
 	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
-// errOwnQdisc means that an administrator has chosen the queueing discipline.
+// errOwnQdisc means a queueing discipline of the administrator's.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
-// asker sends a request of rtnetlink and returns the replies.
 type asker func(netlink.Message) ([]netlink.Message, error)
 
-// withRoutes calls f with a netlink socket.
 func withRoutes(f func(asker) error) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -34,7 +32,7 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// tcmsg returns an rtnetlink request about an interface's queueing disciplines.
+// tcmsg is a request about queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
 	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
@@ -43,8 +41,8 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
-// replaceQdisc makes the queueing disciplines of a network interface drop their packets: it replaces them, and
-// then restores the default. It could not restore another discipline: then it returns errOwnQdisc.
+// replaceQdisc makes an interface's queueing disciplines drop their packets: it replaces them, and restores the
+// default. It cannot restore others (errOwnQdisc).
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -69,21 +67,21 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is the position of a queueing discipline in an interface. Default disciplines have handle 0; the parent
-// of a transmit queue's discipline has the queue's number, from 1.
+// place is a queueing discipline's position. Default ones have handle 0; parent has the transmit queue's
+// number, from 1.
 type place struct{ handle, parent uint32 }
 
 type qdisc struct {
 	place
 	kind    string
-	gone    uint64 // bytes passed to the driver
+	gone    uint64 // passed to the driver
 	waiting uint32 // packets
 }
 
-// shared reports whether a discipline holds no packets itself, but has another one for each transmit queue.
+// shared means a discipline that holds no packets, but has another one for each transmit queue.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
-// qdiscs lists an interface's queueing disciplines. What the kernel does not report is 0.
+// qdiscs lists queueing disciplines; unreported values are 0.
 func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	msgs, err := ask(tcmsg(unix.RTM_GETQDISC, netlink.Dump, ifindex, 0, nil))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// errNoWait replaces EAGAIN in attempt if the caller must not wait.
+// errNoWait replaces EAGAIN in attempt.
 var errNoWait = errors.New("nothing to receive")
 
 // Read implements net.Conn.

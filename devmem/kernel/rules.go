@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Flow rules and RSS are set by ioctl: netlink has no flow rules, and RSS only since 6.17
-// (include/uapi/linux/ethtool.h).
+// Netlink has no flow rules, and RSS only since 6.17 (include/uapi/linux/ethtool.h).
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30
@@ -38,7 +37,7 @@ const (
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
 	specKey     = 4   // in fs: u32 flow_type, then the values to match
-	specMask    = 76  // masks of these values
+	specMask    = 76  // their masks
 	specCookie  = 152 // the queue
 	specLoc     = 160
 	maxLocs     = 1 << 16
@@ -47,7 +46,7 @@ const (
 
 var big = binary.BigEndian
 
-// command sends an ioctl of size bytes that begins with words, and returns the bytes with the answer.
+// command sends an ioctl of size bytes, and returns them with the answer.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -56,8 +55,7 @@ func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	return b, d.ioctl(b)
 }
 
-// ruleMatch writes the values that a flow matches, and their mask: struct ethtool_tcpip4_spec or
-// ethtool_tcpip6_spec.
+// ruleMatch writes struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	flowType, size := tcpV4Flow, 4
@@ -103,7 +101,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns a location for a rule: the last free one, as ethtool does, unless the driver chooses.
+// freeRule returns the last free location, as ethtool does, unless the driver chooses.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -128,7 +126,7 @@ func (d *Device) freeRule() (uint32, error) {
 	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
 }
 
-// ruleLocs lists the locations of up to count rules; size is the number of locations.
+// ruleLocs lists the locations of up to count rules, of size.
 func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
 	b := make([]byte, rxnfcLen+4*int(count))
 	native.PutUint32(b, ethtoolGRXCLSRLALL)
@@ -206,7 +204,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // another process has deleted the rule
+	if err == nil || errors.Is(err, syscall.ENOENT) { // by another process
 		delete(d.flows, id)
 		return nil
 	}
@@ -245,14 +243,14 @@ func (d *Device) indir() ([]uint32, error) {
 	return table, err
 }
 
-// setIndir sets the RSS table; an empty one restores the driver's default.
+// setIndir takes an empty table for the driver's default.
 func (d *Device) setIndir(table []uint32) error {
 	request := append([]uint32{ethtoolSRXFHINDIR, uint32(len(table))}, table...)
 	_, err := d.command(4*len(request), request...)
 	return err
 }
 
-// equalTable returns the table of ethtool -X equal n.
+// equalTable is ethtool -X equal n.
 func equalTable(size, n int) []uint32 {
 	t := make([]uint32, size)
 	for i := range t {
@@ -286,7 +284,7 @@ func (d *Device) SetRSS(n int) error {
 	}
 	if d.undo.rss == nil {
 		if d.undo.rss = was; slices.Equal(was, equalTable(len(was), all)) {
-			d.undo.rss = []uint32{} // restores the driver's default
+			d.undo.rss = []uint32{} // the driver's default
 		}
 	}
 	return nil

@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// maxPieces is how many pieces of memory a segment may consist of. Drivers drop a segment with more of
-// unreadable memory, which they cannot linearize, and each retransmission of it. The lowest known limit is
-// gve's: 9 besides the header (gve_tx_dqo.c:gve_can_send_tso).
+// maxPieces is how many pieces of memory a segment may have: drivers cannot linearize unreadable memory, and
+// drop a segment with too many at each retransmission. The lowest known limit is gve's, 9 besides the header
+// (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
 // SendDevmem implements devmem.Conn.
@@ -31,7 +31,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	defer c.wmu.Unlock()
 	var call *sendCall
 	mss := 0
-	if 2*len(rest) > maxPieces { // each range may begin and end with a small piece
+	if 2*len(rest) > maxPieces { // a range may begin and end with a small piece
 		mss = c.mss()
 	}
 	for len(rest) > 0 && err == nil {
@@ -46,11 +46,11 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group returns how many of the first ranges may go into one sendmsg, which ends a packet, so that a segment of
-// mss bytes has at most maxPieces pieces. The kernel cuts ranges into pages.
+// group returns how many of the first ranges may go into one sendmsg, which ends a packet. The kernel cuts
+// ranges into pages.
 func group(ranges []devmem.Range, mss int) int {
 	var sizes [maxPieces - 1]uint64 // of the last pieces
-	var inner uint64                // sum of sizes; a segment with these pieces and two more has at least inner+2 bytes
+	var inner uint64                // sum of sizes; with two more pieces a segment has at least inner+2 bytes
 	pieces := 0
 	for i, r := range ranges {
 		if i == maxIovecs {
@@ -71,7 +71,7 @@ func group(ranges []devmem.Range, mss int) int {
 	return len(ranges)
 }
 
-// sendGroup queues ranges, and waits for space until the write deadline.
+// sendGroup queues ranges until the write deadline.
 func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
@@ -117,19 +117,19 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// optmemFull handles ENOBUFS of a send, and returns nil if the send may succeed now: the notifications of sends
-// are in memory that net.core.optmem_max limits.
+// optmemFull handles ENOBUFS: notifications of sends are in memory that net.core.optmem_max limits. nil: try
+// again.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
-		return nil // reap has freed memory
+		return nil // memory is free now
 	}
 	if c.sends.underWay() == 0 {
-		return syscall.ENOBUFS // there is nothing to wait for
+		return syscall.ENOBUFS // nothing to wait for
 	}
 	return syscall.EAGAIN
 }
 
-// reap reads the error queue, and reports whether it had a completion.
+// reap reads completions.
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
@@ -147,7 +147,7 @@ func (c *Conn) reap(fd int) (some bool) {
 		some = true
 	}
 	if some {
-		signal(c.s.esig) // for another call that waits for completions
+		signal(c.s.esig) // of another call
 	}
 	return some
 }
@@ -163,7 +163,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	for {
 		var over error
 		if err := c.s.on(func(fd int) error {
-			over = c.over(fd) // before reap: the end of the connection completes its sends
+			over = c.over(fd) // before reap: the end completes sends
 			c.reap(fd)
 			return nil
 		}); err != nil {
@@ -184,7 +184,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// over returns the error that has ended the connection, if any.
+// over returns the error of a connection that has ended.
 func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e

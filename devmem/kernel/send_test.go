@@ -37,7 +37,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Unless a single range has too many pieces, no segment has.
+// A single range may have too many pieces.
 //
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
@@ -65,7 +65,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 					off, left = off+n, left-n
 				}
 			}
-			for i := range starts { // the segment that begins with the last byte of piece i-1
+			for i := range starts { // segments that begin before piece i
 				if n := pieces(starts, max(starts[i]-1, 0), mss); n > maxPieces {
 					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, starts[i], starts)
 				}
@@ -75,7 +75,6 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	})
 }
 
-// pieces counts the pieces with bytes in [from, from+n).
 func pieces(starts []int, from, n int) (count int) {
 	for i, a := range starts {
 		if a < from+n && (i+1 == len(starts) || starts[i+1] > from) {
@@ -97,13 +96,13 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A call is complete when its sendmsgs are; the kernel completes these in any order and merged.
+// The kernel completes the sendmsgs of a call in any order.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
 		var b binding
 		next := l.base
-		parts := map[uint32]int{} // incomplete sendmsgs of a call
+		parts := map[uint32]int{} // incomplete sendmsgs
 		callOf := map[uint32]uint32{}
 		var open []uint32 // sendmsgs
 		var calls uint32

@@ -6,14 +6,13 @@ import (
 	"sync"
 )
 
-// sendLog translates the kernel's numbers of completed sends, which count calls of sendmsg, to numbers of calls
-// of SendDevmem, which may call sendmsg several times.
+// sendLog translates the kernel's numbers of sends, which count sendmsg, to numbers of SendDevmem.
 type sendLog struct {
-	mu    sync.Mutex // also held during sendmsg, so that a send is recorded before its completion
-	base  uint32     // the kernel's number of recs[0]
+	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
+	base  uint32     // number of recs[0]
 	recs  []sendRec
-	calls uint32     // calls of SendDevmem so far
-	done  []seqRange // complete calls, ascending, not adjacent, not yet read
+	calls uint32     // of SendDevmem
+	done  []seqRange // complete calls, ascending, not adjacent
 	open  int        // incomplete calls
 }
 
@@ -22,15 +21,15 @@ type sendRec struct {
 	done bool
 }
 
-// sendCall is a call of SendDevmem that queued a byte.
+// sendCall is a SendDevmem that queued a byte.
 type sendCall struct {
 	b      *binding
 	number uint32
-	left   int  // incomplete calls of sendmsg
-	ended  bool // no more calls of sendmsg
+	left   int  // incomplete sendmsgs
+	ended  bool // no more sendmsgs
 }
 
-// queued records a sendmsg that queued bytes. call is nil for the first one of a SendDevmem. Under mu.
+// queued records a sendmsg; call is nil for the first one of a SendDevmem. Under mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
@@ -43,7 +42,7 @@ func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	return call
 }
 
-// end records that a SendDevmem queues no more bytes; call is nil if it queued none.
+// end records that a SendDevmem queues no more; call may be nil.
 func (l *sendLog) end(call *sendCall) {
 	if call == nil {
 		return
@@ -72,9 +71,9 @@ func (l *sendLog) settle(call *sendCall) {
 	}
 }
 
-// completed records the sends that the kernel reports as complete. Under mu.
+// completed records sends that the kernel reports as complete. Under mu.
 func (l *sendLog) completed(r seqRange) {
-	n := r.hi - r.lo // number of sends less one; wraps around
+	n := r.hi - r.lo // less one; wraps around
 	for i := uint32(0); ; i++ {
 		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
 			l.recs[k].done = true
@@ -93,7 +92,7 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take removes and returns the first range of complete calls. none reports whether no call is in progress.
+// take removes the first range of complete calls. none: no call is in progress.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,8 +110,7 @@ func (l *sendLog) underWay() int {
 	return l.open
 }
 
-// abandon stops counting the calls in progress, whose completions nobody will read. Binding.Done does not
-// depend on the count.
+// abandon stops counting calls whose completions nobody will read.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
