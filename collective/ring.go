@@ -38,7 +38,7 @@ type Config struct {
 	// Copy.
 	Copy bool
 
-	Listen netip.AddrPort // for the rank before
+	Listen netip.AddrPort // the rank before connects to it
 	Next   netip.AddrPort // of the next rank
 	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep it for a while
 	// after an earlier connection (TIME_WAIT).
@@ -84,7 +84,7 @@ type Ring struct {
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // of leave
+	err  error // result of leave
 }
 
 // Stats counts bytes.

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// senderCall is the most bytes that Send copies through host memory at a time.
+// senderCall is the most bytes of a copy through host memory.
 const senderCall = 256 << 10
 
-// Sender sends whole messages on a connection, and waits until their memory may change. Its user may call
+// Sender sends messages on a connection, and waits until their memory may change. Its user may call
 // [Conn.Write] in between. One goroutine uses a Sender, and only the Sender calls ReadCompletion.
 type Sender struct {
 	c    Conn
@@ -20,13 +20,12 @@ type Sender struct {
 	sent, completed uint32 // calls of SendDevmem that queued bytes, modulo 2^32; of these, complete ones
 }
 
-// NewSender returns a Sender for a connection, which the caller still owns. m is used only to send through host
-// memory.
+// NewSender returns a Sender; m is used only to send through host memory.
 func NewSender(c Conn, m Memory) *Sender { return &Sender{c: c, m: m} }
 
-// Send sends [off, off+n) of a buffer: from device memory by tx, the buffer's transmit binding, or if tx is nil
-// through host memory. EFAULT: the range is outside the buffer, and Send sends nothing. After other errors it
-// may have sent a part.
+// Send sends [off, off+n) of a buffer: by tx, the buffer's transmit binding, or if tx is nil through host
+// memory. EFAULT: the range is outside the buffer, and Send sends nothing. After other errors it may have sent
+// a part.
 func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("send: [%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -49,7 +48,6 @@ func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) 
 	return nil
 }
 
-// copied sends up to senderCall bytes through host memory, and returns how many.
 func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, error) {
 	if s.host == nil {
 		s.host = make([]byte, senderCall)
@@ -61,7 +59,7 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the peer has acknowledged what Send has sent from device memory, which then may change.
+// Wait waits until the memory of what Send has sent may change.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

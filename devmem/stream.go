@@ -9,35 +9,33 @@ import (
 )
 
 const (
-	// MaxFill is the largest number of bytes that [Stream.Fill] waits for.
+	// MaxFill bounds [Stream.Fill].
 	MaxFill = 64 << 10
 
-	streamCall = 256 << 10 // bytes of one call of RecvDevmem, at most
+	streamCall = 256 << 10 // bytes of a call of RecvDevmem
 )
 
-// Stream is the receiving side of a connection, which its user reads message by message: a Stream reads the few
-// bytes of a protocol's headers in place, gathers the rest to its destination, and returns tokens. Data that
-// arrives in host memory it copies.
+// Stream is the receiving side of a connection: it reads the few bytes of a protocol's headers in place,
+// gathers the rest to its destination, and returns tokens. Data that arrives in host memory it copies.
 //
-// Received data in device memory that the user has not taken holds pages of the binding. For such data Take and
-// Skip record moves and tokens; Flush makes the moves and returns the tokens. Before the Stream waits for
-// bytes, it calls Flush.
+// Data that the user has not taken holds pages of the binding. Take and Skip record moves and tokens; Flush
+// makes the moves and returns the tokens. Before the Stream waits for bytes, it calls Flush.
 //
-// One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for bytes, close
-// the connection or set its read deadline. After an error of the connection or of Memory the Stream cannot be
-// used any more.
+// One goroutine uses a Stream. To end the wait for bytes, close the connection or set its read deadline:
+// contexts are only for Memory. After an error of the connection or of Memory the Stream cannot be used any
+// more.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // for bytes that arrive in host memory; nil: none yet, or lent has it
-	lent   []byte // the same buffer while pieces may be in it
+	linear []byte // for bytes in host memory; nil: none yet, or lent has it
+	lent   []byte // linear, while pieces are in it
 
-	pieces []piece // pieces[first:] are not taken yet
+	pieces []piece // from first on
 	first  int
-	n      uint64 // bytes in pieces[first:]
+	n      uint64 // bytes in pieces
 
 	to     Buffer // destination of moves
 	moves  []Move
@@ -46,16 +44,14 @@ type Stream struct {
 	host uint64
 }
 
-// piece is a received piece of the stream.
 type piece struct {
-	host  []byte // nil: the piece is in the pool
+	host  []byte // nil: in the pool
 	off   uint64 // in the pool
 	n     uint64
 	token uint32
 }
 
-// NewStream returns a Stream for a connection, which the caller still owns. pool is the buffer bound to the
-// queue to which a rule steers the connection; nil: no rule steers it.
+// NewStream returns a Stream. pool is the buffer to which a rule steers the connection; nil: there is none.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
@@ -67,8 +63,8 @@ func (s *Stream) Len() uint64 { return s.n }
 func (s *Stream) HostBytes() uint64 { return s.host }
 
 // Fill waits until at least n bytes are received and not taken. Among its errors are EMSGSIZE (n is above
-// MaxFill); io.EOF if the stream has ended and no byte is left, io.ErrUnexpectedEOF if fewer than n are left;
-// errors of [Conn.RecvDevmem] and of Memory; EPROTO (lengths of fragments that do not add up).
+// MaxFill), io.EOF if no byte is left, io.ErrUnexpectedEOF if fewer than n are left, and EPROTO (lengths of
+// fragments that do not add up).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -84,9 +80,8 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// receive appends the data of one call of RecvDevmem.
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first > 0 && s.first >= len(s.pieces)/2 { // keeps pieces from growing while half a header is always left
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // pieces must not grow while half a header is left
 		n := copy(s.pieces, s.pieces[s.first:])
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
@@ -143,7 +138,7 @@ func (s *Stream) add(p piece) {
 	s.n += p.n
 }
 
-// check returns an error unless bytes [pos, pos+n) are received and not taken.
+// check returns EINVAL unless bytes [pos, pos+n) are received and not taken.
 func (s *Stream) check(what string, pos, n uint64) error {
 	if pos > s.n || n > s.n-pos {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, pos, n, s.n, syscall.EINVAL)
@@ -151,8 +146,7 @@ func (s *Stream) check(what string, pos, n uint64) error {
 	return nil
 }
 
-// Look copies bytes that are received and not taken to dst, from offset pos on, and takes none. EINVAL: there
-// are fewer.
+// Look copies received bytes to dst, from offset pos on, and takes none. EINVAL: there are fewer.
 func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
@@ -171,7 +165,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return err
 	}
 	var ranges []Range
-	var parts [][]byte // of dst, one for each range
+	var parts [][]byte // of dst, by range
 	sum := uint64(0)   // of their lengths
 	i, start := s.first, uint64(0)
 	for k := range each.Count {
@@ -201,7 +195,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return nil
 	}
 	seen := dst
-	if sum < uint64(len(dst)) { // some of it arrived in host memory
+	if sum < uint64(len(dst)) { // some is in host memory
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
@@ -253,7 +247,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n received bytes, and calls f with each piece and how many of its bytes it takes.
+// take calls f with each piece, and how many of its bytes it takes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -280,7 +274,7 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 }
 
 // Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst. It
-// returns io.ErrUnexpectedEOF if the stream ends earlier, and the errors of Fill, Take and Flush.
+// returns io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {
@@ -303,7 +297,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush copies the taken data to its destination, and gives its tokens back.
+// Flush copies the taken data to its destination, and returns its tokens.
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {
 		moves := s.moves

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script is a connection whose stream is cut into random pieces, in pages of a pool or in host memory.
+// script cuts a stream into random pieces, in a pool or in host memory.
 type script struct {
 	devmem.Conn
 	t      *testing.T
@@ -22,7 +22,7 @@ type script struct {
 	pool   []byte
 	rest   []byte
 	device func() bool // whether the next call returns device memory
-	mixed  bool        // linear fragments between those in device memory
+	mixed  bool        // with linear fragments between
 	most   int         // bytes of a fragment
 	free   []uint64    // pages
 	held   map[uint32]uint64
@@ -96,7 +96,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// headLen is the length of a header, which begins with the length of the body.
+// headLen is the length of a header.
 const headLen = 8
 
 func message(rnd *rand.Rand, most int) []byte {
@@ -175,7 +175,6 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// LookEach reads headers at a fixed distance.
 func TestStreamLooksAtEachHead(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	g := testkit.Must(plain.NewGPU(256 * devmem.PageSize))(t)
@@ -222,7 +221,7 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	testkit.ErrorIs(t, s.Receive(ctx, pool, 0, 11), io.ErrUnexpectedEOF)
 }
 
-// crooked is a connection that receives the fragment frag and reports n bytes.
+// crooked receives the fragment frag and reports n bytes.
 type crooked struct {
 	devmem.Conn
 	frag devmem.Frag
@@ -253,7 +252,7 @@ func (b buffer) Offset() uint64 { return 0 }
 func (b buffer) Size() uint64   { return uint64(b) }
 func (b buffer) Close() error   { return nil }
 
-// sink accepts at most 1000 bytes in a SendDevmem, and fails the third one if fail is set.
+// sink accepts at most 1000 bytes at a time.
 type sink struct {
 	devmem.Conn
 	took    []devmem.Range
@@ -277,7 +276,7 @@ type binding struct{ devmem.Binding }
 
 func (binding) ID() uint32 { return 4 }
 
-// zeros is memory whose Get leaves its destination unchanged.
+// zeros is memory without content.
 type zeros struct{ devmem.Memory }
 
 func (zeros) Get(context.Context, []byte, devmem.Buffer, uint64) error { return nil }

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// Tokens collects tokens to return in few calls of [Conn.DontNeed]: successive numbers as one range. The zero
-// Tokens is ready for use; one goroutine at a time uses it.
+// Tokens collects tokens for few calls of [Conn.DontNeed]. The zero Tokens is ready for use; one goroutine at a
+// time uses it.
 type Tokens struct {
 	ranges []TokenRange
 	n      int
@@ -31,8 +31,7 @@ func (t *Tokens) Len() int { return t.n }
 // Reset removes all tokens.
 func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
 
-// Calls yields the arguments of successive calls of DontNeed: at most MaxTokenRanges ranges, with at most
-// MaxFrags tokens in all. The slices are valid until t changes.
+// Calls yields the arguments of calls of DontNeed, within its limits. The slices are valid until t changes.
 func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	return func(yield func([]TokenRange) bool) {
 		for rest := t.ranges; len(rest) > 0; {
@@ -49,8 +48,8 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to the connection that issued them, and empties t unless DontNeed returns an
-// error. EPROTO: the connection had not issued all of the tokens.
+// GiveBack returns the tokens to their connection, and empties t unless DontNeed returns an error. EPROTO: the
+// connection had not issued all of them.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// benchPlaces is how many bytes of each file a benchmark walks through: more than the first-level cache has.
+// benchPlaces is more than the first-level cache has.
 const benchPlaces = 8 << 20
 
-// BenchmarkCopier reports the ratio of each way to copy to copy() of the same bytes ("x-copy"; 1 is as fast).
+// BenchmarkCopier reports ratios to copy() of the same bytes ("x-copy"; 1 is as fast).
 func BenchmarkCopier(b *testing.B) {
 	files := NewFiles()
 	s := NewSpace("bench", files)
@@ -110,7 +110,6 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRegions adds as many regions as a space holds, and removes them.
 func BenchmarkManyRegions(b *testing.B) {
 	fd := memfd(b, 1<<20)
 	fill := func(b *testing.B) *Space {

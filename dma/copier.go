@@ -6,12 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it, which must be inside the
-// spaces of the segments that it passes, or for other segments must have been started by Go, or have called
-// Guard.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it, inside the spaces of its
+// segments, or started by Go, or after Guard.
 //
-// If a file faults, a method returns that file's *FaultError. The returned count then includes only completely
-// copied pieces.
+// If a file faults, a method returns its *FaultError, and counts only completely copied pieces.
 type Copier struct {
 	counts atomic.Pointer[Counts] // nil until Counts is called
 }
@@ -31,16 +29,16 @@ func (c *Copier) Counts() *Counts {
 
 func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
-// cursor walks over a private slice, and then over segments; either may be empty.
+// cursor walks over a private slice, and then over segments.
 type cursor struct {
-	rest   []byte    // unused bytes of the current segment
-	segs   []Segment // after the current one
-	region *Region   // of the current segment; nil: a private slice
-	off    uint64    // offset of rest in region
+	rest   []byte    // unused bytes of the segment
+	segs   []Segment // after it
+	region *Region   // of the segment; nil: a private slice
+	off    uint64    // of rest in region
 	access Access
 }
 
-// next moves to the next segment until rest is not empty. It returns false at the end.
+// next moves to the next segment if rest is empty; false: at the end.
 func (u *cursor) next() (bool, error) {
 	for len(u.rest) == 0 {
 		if len(u.segs) == 0 {
@@ -52,7 +50,7 @@ func (u *cursor) next() (bool, error) {
 			return false, err
 		}
 		u.rest, u.region, u.off = b, s.Region, s.Off
-		u.segs = u.segs[1:] // only in this form escape analysis lets callers keep their slices on the stack
+		u.segs = u.segs[1:] // escape analysis: callers' slices stay on the stack
 	}
 	return true, nil
 }
@@ -62,7 +60,7 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// memKind returns the kind of memory at the cursor, how many bytes of it follow, and the GPU or -1.
+// memKind returns the memory at the cursor, how many bytes of it follow, and the GPU or -1.
 func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
@@ -74,10 +72,9 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done advances both cursors by n bytes, which the caller has just copied, and counts them if counting has
-// begun.
+// done advances both cursors by n copied bytes, and counts them.
 func (c *Copier) done(dst, src *cursor, n int) {
-	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here, and in behind and View.
+	// A dirty-page log would mark dst here, in behind and in View.
 	counts := c.counts.Load()
 	if counts == nil {
 		src.advance(n)
@@ -101,13 +98,12 @@ func (c *Copier) done(dst, src *cursor, n int) {
 	}
 }
 
-// Copy copies src to dst until one of them ends, and returns how many bytes it copied.
+// Copy copies src to dst until one of them ends.
 func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends, and returns how many
-// bytes it copied.
+// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
 	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
 		if n, err, done := c.behind(&dst[0], head, src); done {
@@ -135,14 +131,14 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 
 // move copies the next n bytes of src to dst.
 //
-// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the direction
-// flag to do so. If that copy faults, the flag stays set, and the runtime's own string instructions would run
-// backwards. So move copies overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes
-// loads everything before it stores.
+// Go's memmove copies backwards if dst begins inside src, on an amd64 without AVX with the direction flag set.
+// If that copy faults, the flag stays set, and the runtime's own string instructions run backwards. So move
+// copies overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything before
+// it stores.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
-		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // unsigned: also true if dst is below src
+		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // also true if dst is below src
 		copy(d, s)
 		return
 	}
@@ -176,8 +172,8 @@ func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	}
 }
 
-// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in the opposite
-// halves of their words.
+// join adds the sum of a piece that begins at byte n; if n is odd, its bytes are in the other halves of their
+// words.
 func join(acc, part, n uint64) uint64 {
 	if n&1 != 0 {
 		part = bits.RotateLeft64(part, 8)
@@ -185,7 +181,7 @@ func join(acc, part, n uint64) uint64 {
 	return add64(acc, part)
 }
 
-// Sum returns the ones' complement sum of src, as CopySum does, and counts no bytes.
+// Sum returns the ones' complement sum of src, as CopySum does.
 func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	defer Recover(&err)
 	s := cursor{segs: src}
@@ -200,7 +196,7 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Write copies src, a private slice, to dst until one of them ends, and returns how many bytes it copied.
+// Write copies src, a private slice, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	if len(dst) == 1 {
 		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
@@ -211,14 +207,14 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	return int(n), err
 }
 
-// View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until the end of seg
-// or an error of f. f must not keep the slice. View counts no bytes.
+// View calls f with the memory of seg itself, in pieces of at most limit bytes, until an error of f. f must not
+// keep the slice. View counts no bytes.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // a caller that fills memory has translated it for Write
+	b, err := seg.bytes(Read) // for Write the caller has translated it
 	if err != nil {
 		return err
 	}

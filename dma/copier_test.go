@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Copies, their sums and their counts agree with a model of bytes.
-//
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.
 func TestCopyAgainstBytes(t *testing.T) {
@@ -81,7 +79,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count adds to want what a copy between these bytes should count, and compares want with the counters.
+		// count compares the counters of a copy with want.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu
@@ -94,7 +92,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// model returns the regions' bytes after b was copied to dst, where a later destination wins.
+		// model copies b to dst.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pending starts f, which must block, and returns a channel that is closed when f returns.
+// pending starts f, which must block.
 func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
@@ -66,7 +66,7 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // does not block while a Remove waits, and does not delay it
+				late := s.Enter() // a waiting Remove blocks nobody, and is not delayed
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
 				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // nor does Add block
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
@@ -109,7 +109,7 @@ func TestManyRemovesWaitAtOnce(t *testing.T) {
 			}()
 			done = append(done, gone)
 		}
-		for i, token := range tokens { // a Remove waits at least for the workers that entered before its turn
+		for i, token := range tokens { // Remove waits at least for earlier workers
 			for _, gone := range done[i:] {
 				if isDone(gone) {
 					t.Fatalf("a Remove did not wait for worker %d", i)
@@ -134,8 +134,6 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go.
-//
 // Invariant: dma: Removing a region waits only until the workers inside the space have left, and
 // delays no worker.
 func TestWorkersReadWhatTheyTranslated(t *testing.T) {
@@ -190,7 +188,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 				for k, s := range spaces {
 					s.Leave(tokens[k])
 				}
-				runtime.Gosched() // the control goroutine may have been woken
+				runtime.Gosched() // for a woken control goroutine
 			}
 		})
 	}

@@ -12,12 +12,11 @@ import (
 // ErrBadFile is the error for an unsuitable descriptor or file.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is the error for a use of a file that is no longer mapped: a Segment or a Region was kept too long.
+// ErrClosed is the error for a use of a file that is no longer mapped.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// A sparse file costs its owner nothing, but it costs this process address space (47 bits on amd64) and a
-// mapping (vm.max_map_count, 65530). These limits keep a space from exhausting what others, or the process,
-// need.
+// A sparse file costs its owner nothing, but this process address space (47 bits on amd64) and a mapping
+// (vm.max_map_count, 65530).
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -26,7 +25,7 @@ const (
 	maxFiles      = 16384
 )
 
-// Files is the registry of mapped files. Users that share a file must open it in one registry.
+// Files is the registry of mapped files, for all that share them.
 type Files struct {
 	mu   sync.Mutex
 	open map[FileID]*File // under mu
@@ -45,11 +44,10 @@ func (fs *Files) Len() int {
 	return len(fs.open)
 }
 
-// Open maps the file behind fd, whole, shared and writable, unless it is already mapped, and takes a reference.
-// The caller still owns fd, and may close it at once. ErrBadFile: fd is not open for reading and writing, is no
-// regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, is empty, longer than 8 TiB or shorter than
-// need. ENOSPC: the registry has mapped too much already. ErrFault: the file is mapped and has faulted. A File
-// keeps the size that it was mapped with.
+// Open maps the file behind fd, whole, shared and writable, unless it is mapped, and takes a reference. The
+// caller still owns fd, and may close it at once. ErrBadFile: fd is not open for reading and writing, or no
+// regular file of memory or a local disk, or empty, longer than 8 TiB or shorter than need. ENOSPC: the
+// registry has mapped too much already. ErrFault: the file is mapped and has faulted.
 //
 // Open never waits for a server behind a file. It waits at most 2 s for a disk (ErrBlocked).
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
@@ -60,7 +58,7 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor is Open for Space s (or nil), with a file that check has examined.
+// openFor is Open for Space s (or nil), after check.
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -88,7 +86,7 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int), fd: -1}
 	f.gpu.Store(-1)
-	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
+	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile fits
 		return nil, fmt.Errorf("%w: file %v: mmap of %#x bytes: %w", ErrBadFile, id, size, err)
 	}
 	if err := f.keep(s, fd); err != nil {
@@ -107,22 +105,22 @@ type File struct {
 	mem   []byte  // set by mapFile, then constant
 	base  uintptr // address of mem
 	refs  int     // under files.mu
-	fd    int     // for Space.Occupied, under files.mu until it is set; -1: none
+	fd    int     // for Space.Occupied; -1: none
 
 	gpu  atomic.Int32             // -1: none
 	node atomic.Int32             // 1 + the guest's NUMA node whose RAM it is; 0: unknown
-	gone atomic.Pointer[gone]     // why nobody may touch mem any more; nil: mem is usable
-	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent; nil: none
+	gone atomic.Pointer[gone]     // nil: mem is usable
+	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent
 
 	mu         sync.Mutex
-	registered []extent       // under mu: as passed to Register, sorted
-	spaces     map[*Space]int // under mu: number of the file's regions
+	registered []extent       // under mu: as registered, sorted
+	spaces     map[*Space]int // under mu: regions of the file
 }
 
-// gone is why nobody may touch a file's memory any more.
+// gone is why memory cannot be used any more.
 type gone struct {
 	err   error
-	fault *FaultError // nil: the file was closed
+	fault *FaultError // nil: closed
 }
 
 // Close drops the reference that Open took; the last one unmaps the file.
@@ -138,16 +136,16 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // outside the lock, as it takes long
+		f.unmap() // outside the lock: it takes long
 		if f.fd >= 0 {
-			_ = unix.Close(f.fd) // a memory file: close does not block
+			_ = unix.Close(f.fd) // does not block for memory
 		}
 	case refs < 0:
-		panic("dma: File closed more often than opened") // our own bug: another user may still use the mapping
+		panic("dma: File closed more often than opened") // another user may still use the mapping
 	}
 }
 
-// hold takes one more reference; the caller makes sure that nobody drops the last one meanwhile.
+// hold takes one more reference; another one must exist.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++
@@ -166,7 +164,7 @@ func (f *File) Dead() bool {
 	return g != nil && g.fault != nil
 }
 
-// usable returns why nobody may touch the file's memory, or nil.
+// usable returns an error of a file that is gone.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err

@@ -13,20 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBlocked means that a descriptor's file system has not answered a system call in time.
+// ErrBlocked means that a file system has not answered in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems are the file systems that answer system calls and page faults from memory and block devices,
-// by their names in /proc/self/mountinfo. The list omits overlayfs, whose layers may be FUSE, and ramfs and
-// others that number their inodes with a counter of 32 bits, see FileID.
+// localFileSystems answer system calls and page faults from memory and block devices; names as in
+// /proc/self/mountinfo. Overlayfs may have layers of FUSE, and ramfs numbers inodes with 32 bits (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
-// isLocal returns an error if a server may be behind fd, and asks no server to find out: statx(2), fstat(2),
-// fstatfs(2) and even close(2) of a file on FUSE wait for its server, and no signal ends the wait
-// (fs/fuse/dev.c, request_wait_answer).
+// isLocal returns an error if a server may be behind fd. statx(2) and even close(2) of a file on FUSE wait for
+// its server, and no signal ends the wait (fs/fuse/dev.c, request_wait_answer).
 func isLocal(fd int) error {
-	// Only files of tmpfs and hugetlbfs, memfds among them, have seals (mm/memfd.c, memfd_file_seals_ptr).
+	// Only files of tmpfs and hugetlbfs have seals (mm/memfd.c, memfd_file_seals_ptr).
 	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); {
 	case err == nil:
 		return nil
@@ -38,7 +36,7 @@ func isLocal(fd int) error {
 		return err
 	}
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "(unreachable)") {
-		return nil // a pipe, a socket or an anon_inode (fs/d_path.c: a file with a path has a slash)
+		return nil // a pipe, a socket or an anon_inode (fs/d_path.c)
 	}
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -52,14 +50,13 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen reports whether fd is open: F_GET_SEALS fails with EBADF also for O_PATH.
+// isOpen reports whether fd is open, with O_PATH too.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
 }
 
-// mountOf returns the identifier of the mount through which fd was opened. (statx would have to ask the file
-// system.)
+// mountOf returns the identifier of fd's mount, which statx would ask the file system for.
 func mountOf(fd int) (string, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
@@ -73,13 +70,12 @@ func mountOf(fd int) (string, error) {
 	return "", errors.New("/proc/self/fdinfo has no mnt_id")
 }
 
-// checkMount returns an error if the mount is not of a local file system, or is not listed in mountinfo.
+// checkMount refuses mounts that are not local, or not in mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // the longest line: an overlay has many options
+	lines.Buffer(nil, 1<<20) // an overlay has many options
 	for lines.Scan() {
-		// proc_pid_mountinfo(5): identifier, ..., and after a single hyphen, which comes after at least six fields,
-		// the type of the file system.
+		// proc_pid_mountinfo(5): the type follows a hyphen after at least six fields.
 		f := strings.Fields(lines.Text())
 		if len(f) < 7 || f[0] != mount {
 			continue
@@ -104,18 +100,17 @@ func checkMount(mountinfo io.Reader, mount string) error {
 // statLimit is how long a file system may take to answer statx.
 const statLimit = 2 * time.Second
 
-// statFile asks the file system. A test replaces it.
+// statFile is a variable for tests.
 var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat calls statFile, and waits at most statLimit for a file that is not memory. After ErrBlocked a goroutine
-// and a descriptor remain until the disk answers.
+// stat waits at most statLimit for a file that is not memory; then a goroutine waits on.
 func stat(fd int) (st unix.Statx_t, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // memory
 		return st, statFile(fd, &st)
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd meanwhile
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd
 	if err != nil {
 		return st, err
 	}
@@ -142,15 +137,15 @@ func stat(fd int) (st unix.Statx_t, err error) {
 
 // A FileID identifies a file among all files that exist at the same time, if it is not on hugetlbfs.
 //
-// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that every pipe
-// advances as well, so a peer can wait until its own file gets the number of another guest's. So the FileID of
-// a hugetlbfs file is valid within one Space only. Files of most other file systems have a time of birth, which
-// their owner cannot set (tmpfs since Linux 5.18).
+// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that pipes
+// advance, too, so a peer can wait until its file gets another guest's number. So the FileID of a hugetlbfs
+// file is valid within one Space. Files of most other file systems have a time of birth, which their owner
+// cannot set (tmpfs since Linux 5.18).
 type FileID struct {
 	dev, ino  uint64
 	birth     int64 // ns since 1970; 0: unknown
 	hugetlbfs bool
-	space     *Space // of a hugetlbfs file: where the id is valid
+	space     *Space // of hugetlbfs: where the id is valid
 }
 
 func (id FileID) in(s *Space) FileID {
@@ -162,15 +157,14 @@ func (id FileID) in(s *Space) FileID {
 
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
-// FileIDOf returns the identity of the file behind fd, or ErrBadFile if it cannot be a guest's memory. FileIDOf
-// asks no server.
+// FileIDOf returns the identity of the file behind fd, or ErrBadFile if it cannot be a guest's memory. It asks
+// no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err
 }
 
-// check returns the identity and the size of the file behind fd, or ErrBadFile if it cannot be a guest's
-// memory.
+// check returns identity and size of a file for guests, or ErrBadFile.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -197,7 +191,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	if st.Size == 0 || st.Size > maxFile {
 		return id, 0, fmt.Errorf("%w: file %v: size %d", ErrBadFile, id, st.Size)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs: no server
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // no server
 		var vfs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &vfs); err != nil {
 			return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -207,24 +201,23 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept is how many descriptors Discard may leave open for one Space.
+// maxKept bounds the descriptors that Discard keeps.
 const maxKept = 64
 
-// Discard closes a descriptor that a peer has sent, unless a server may be behind it: closing a file on FUSE
-// waits for the server, and neither a signal nor exit_group(2) ends the wait (fs/fuse/file.c, fuse_flush). Such
-// a descriptor stays open until the process ends.
+// Discard closes a peer's descriptor, unless a server may be behind it, for which closing would wait
+// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:
 	case err == nil:
-		_ = unix.Close(fd) // even after EIO it is closed
+		_ = unix.Close(fd) // closed even after EIO
 	default:
 		s.kept.Add(1)
 	}
 }
 
-// DiscardErr returns ErrBadFile once Discard has left more than maxKept descriptors open: the Space's owner
-// must then stop serving the device.
+// DiscardErr returns ErrBadFile once Discard has kept too many descriptors: then the device must not be served
+// any more.
 func (s *Space) DiscardErr() error {
 	if n := s.kept.Load(); n > maxKept {
 		return fmt.Errorf("space %s: %w: %d descriptors came that nobody may close, as a server might be asked, which need "+

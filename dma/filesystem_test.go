@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// checkMount accepts mounts of local file systems that mountinfo lists, and no others.
+// Local mounts that mountinfo lists are accepted.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -45,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// isLocal accepts memfds, pipes and devices of this machine, and refuses proc.
+// Memfds, pipes and devices are local.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -83,7 +83,7 @@ func TestBlockedFileSystem(t *testing.T) {
 	})
 }
 
-// Discard closes descriptors, and keeps and counts those whose close might block.
+// Discard keeps descriptors whose close might block.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -102,7 +102,7 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// The kernel reuses inode numbers, but not times of birth, which hugetlbfs files lack.
+// The kernel reuses inode numbers, but not times of birth.
 //
 // Invariant: dma: A file is identified by its birth time too, if its file system has one; a file of
 // hugetlbfs is recognized in one space only.

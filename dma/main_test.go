@@ -27,7 +27,7 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree fails the test if descriptors or mapped files are left at its end.
+// leakFree looks for descriptors and mapped files at the test's end.
 func leakFree(t testing.TB) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -40,7 +40,6 @@ func leakFree(t testing.TB) {
 	})
 }
 
-// guestSpace returns an empty space; the test fails if anything leaks.
 func guestSpace(t testing.TB) *Space {
 	t.Helper()
 	leakFree(t)
@@ -49,7 +48,6 @@ func guestSpace(t testing.TB) *Space {
 	return s
 }
 
-// openFile maps a new file of size bytes; the test fails if anything leaks.
 func openFile(t testing.TB, size int64) *File {
 	t.Helper()
 	leakFree(t)

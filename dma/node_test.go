@@ -14,7 +14,7 @@ func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	return segs[0].Node()
 }
 
-// Nodes are numbered by the addresses of their files, and GPUs' files are no nodes.
+// Nodes are numbered by address.
 func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

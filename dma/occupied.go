@@ -6,13 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space that counts memory may map: memory files among them keep
-// descriptors.
+// maxCountedFiles bounds the files of a Space that counts memory: they keep descriptors.
 const maxCountedFiles = 32
 
-// CountMemory makes memory files of no GPU that the space maps from now on count for Occupied; the space then
-// maps at most 32 files. Call it while nothing is mapped, and again before another peer uses the space: it also
-// forgets the unmapped files.
+// CountMemory makes memory files that the space maps from now on count for Occupied, except GPUs'; then it maps
+// at most 32 files. Call it while nothing is mapped, and again before another peer uses the space.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -21,8 +19,8 @@ func (s *Space) CountMemory() {
 }
 
 // Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and files of tmpfs
-// and hugetlbfs. An unmapped file counts with the bytes that it occupied when it was unmapped, until the space
-// maps it again or CountMemory: its owner may still hold it. Occupied is meaningful only after CountMemory.
+// and hugetlbfs. A file counts after its unmapping, too, until it is mapped again or CountMemory is called: its
+// owner may still hold it. Occupied is meaningful only after CountMemory.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +33,7 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns how many bytes the file occupies; 0 if no space counts it, or it is a GPU's.
+// occupied returns 0 for a file that is not counted.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -47,7 +45,7 @@ func (f *File) occupied() uint64 {
 	return uint64(st.Blocks) * 512 // inode(7): st_blocks
 }
 
-// leave records how many bytes f occupies when the space no longer uses it. The caller holds mu.
+// leave remembers how many bytes f occupies. The caller holds mu.
 func (s *Space) leave(f *File) {
 	if !s.counts.Load() {
 		return
@@ -56,18 +54,17 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // these stay counted even if the file is mapped again
+	default: // stay counted even if the file is mapped again
 		s.leftMore += n
 	}
 }
 
-// keep stores a duplicate of fd in f.fd if space s counts memory, the file is a memory file of no GPU, and f
-// has none yet. The caller holds files.mu.
+// keep gives f a descriptor if s counts its memory. The caller holds files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // a file of a disk
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // of a disk
 		return nil
 	}
 	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {

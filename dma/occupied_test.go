@@ -23,7 +23,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.OK(t, s.Add(Map{IOVA: 0, Size: size / 2, FD: fd}))
 	testkit.OK(t, s.Add(Map{IOVA: size, Size: size / 2, FD: fd, FileOffset: size / 2}))
 	testkit.Equal(t, "a hole", s.Occupied(), 0)
-	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as the file's owner does
+	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as its owner does
 	testkit.Equal(t, "what its owner has written", s.Occupied(), written)
 	in := s.Enter()
 	segs := testkit.Must(s.Translate(nil, 1<<30, 4096, Write))(t)
@@ -42,8 +42,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// A space that counts memory maps at most 32 files, whose descriptors are closed when no space maps them any
-// more.
+// The space maps at most 32 files, and their descriptors are closed.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -89,7 +88,7 @@ func TestUnmappedMemoryIsCounted(t *testing.T) {
 	testkit.Equal(t, "both are unmapped", s.Occupied(), 8192+4096)
 	s.CountMemory()
 	testkit.Equal(t, "of another peer", s.Occupied(), 0)
-	for range maxSpaceFiles + 1 { // more files than the space remembers
+	for range maxSpaceFiles + 1 { // more than the space remembers
 		fd := testkit.Must(unix.MemfdCreate("one of many", unix.MFD_CLOEXEC))(t)
 		testkit.OK(t, unix.Ftruncate(fd, 1<<20))
 		testkit.Must(unix.Pwrite(fd, []byte{1}, 0))(t)

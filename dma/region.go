@@ -8,22 +8,21 @@ import (
 // ErrBounds is the error for a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
-// Region is a contiguous piece of memory: a piece of a File, in a Space or by itself, a range of a Space
-// without access, or a host buffer. It is immutable.
+// Region is a contiguous piece of a File, a range of a Space without access, or a host buffer. It is immutable.
 type Region struct {
 	mem      []byte
 	file     *File  // nil: process memory
 	off      uint64 // in file
 	iova     uint64
-	size     uint64  // len(mem), or the size of a region without mem (NoAccess)
+	size     uint64  // len(mem), or without mem (NoAccess)
 	buf      MemKind // of process memory
 	readOnly bool
 	noAccess bool
-	private  bool // noAccess because the peer has mapped the file privately
+	private  bool // noAccess as the peer has mapped the file privately
 }
 
 // NewBuffer returns process memory as a region of kind d (Wire, Host, Private). Memory outside the Go heap must
-// stay mapped while the region is in use.
+// stay mapped meanwhile.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -31,7 +30,7 @@ func NewBuffer(b []byte, d MemKind) *Region {
 // Size returns the region's length in bytes.
 func (r *Region) Size() uint64 { return r.size }
 
-// File returns the file behind the region, or nil for process memory and for a region without access.
+// File returns the region's file, or nil.
 func (r *Region) File() *File { return r.file }
 
 // FileOffset returns the region's offset in its file.
@@ -55,11 +54,10 @@ func infosOf(regions []*Region) []RegionInfo {
 	return infos
 }
 
-// Segment returns [off, off+n) of the region as a Segment, without checking the bounds.
+// Segment returns [off, off+n) of the region, unchecked.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off and how many bytes of it follow; in a file they may go beyond the
-// region.
+// memKind returns the kind of memory at off and how many bytes of it follow, perhaps beyond the region.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -77,8 +75,7 @@ type Segment struct {
 	Len    uint32
 }
 
-// MemKind returns the kind of memory of the segment's first byte, and how many bytes of the segment from there
-// on have that kind.
+// MemKind returns the kind of the first byte's memory, and how many bytes of the segment from there on have it.
 func (s Segment) MemKind() (MemKind, uint32) {
 	if s.Region == nil {
 		return Private, s.Len
@@ -95,7 +92,7 @@ func (s Segment) GPU() int {
 	return s.Region.file.GPU()
 }
 
-// Node returns the NUMA node whose RAM the segment lies in, or -1 if unknown (Space.SetNodes).
+// Node returns the NUMA node of the segment's RAM, or -1 (Space.SetNodes).
 func (s Segment) Node() int {
 	if s.Region == nil || s.Region.file == nil {
 		return -1
@@ -103,7 +100,6 @@ func (s Segment) Node() int {
 	return int(s.Region.file.node.Load()) - 1
 }
 
-// bytes returns the memory of a segment for an access.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region
 	if r == nil {
@@ -124,7 +120,7 @@ func (s *Segment) bytes(a Access) ([]byte, error) {
 	return r.mem[s.Off : s.Off+uint64(s.Len)], nil
 }
 
-// Len returns the total number of bytes in segs.
+// Len returns the number of bytes in segs.
 func Len(segs []Segment) uint64 {
 	var n uint64
 	for i := range segs {
@@ -133,12 +129,11 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is the largest capacity of a list that Reuse always keeps.
+// KeepSegments is the largest capacity that Reuse always keeps.
 const KeepSegments = 128
 
-// Reuse returns segs emptied, or nil if its capacity is above KeepSegments and its length is not. So a long
-// list is freed when it is not needed, but a peer that makes long lists again and again does not cause an
-// allocation each time.
+// Reuse returns segs emptied, or nil if only its capacity is above KeepSegments. A peer that makes long lists
+// again and again causes no allocation each time.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil
@@ -146,8 +141,7 @@ func Reuse(segs []Segment) []Segment {
 	return segs[:0]
 }
 
-// Cut appends to dst the part [off, off+n) of segs, or as much of it as exists. dst must not share memory with
-// segs.
+// Cut appends to dst what exists of [off, off+n) of segs. dst must not share memory with segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {
 		if n == 0 {

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// ErrNotShared is an ErrAccess: the peer has mapped the memory privately, so the guest's writes do not change
-// the file.
+// ErrNotShared is an ErrAccess: the peer has mapped the memory privately.
 var ErrNotShared = fmt.Errorf("%w: the peer has this memory mapped privately, not shared (share=on)", ErrAccess)
 
 // Sharing is how a process has mapped a file.
@@ -20,15 +19,15 @@ type Sharing uint8
 
 // Values of Sharing. A process that has mapped a file both privately and shared counts as sharing it.
 const (
-	SharingUnknown Sharing = iota // no mapping of the file was found, or not all maps could be read
+	SharingUnknown Sharing = iota // no mapping was found, or not all could be read
 	SharingOn
-	SharingOff // mapped privately only
+	SharingOff
 )
 
 // SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with this device
-// and inode. The result is SharingUnknown if this process may not read the maps, for a pid of 0 (a process of
-// another PID namespace), if the file system has other device numbers in the maps than in stat(2), as btrfs
-// does, and if the part that was read has only private mappings but is not all.
+// and inode. It is SharingUnknown for maps that cannot be read, for a pid of 0, for a file system with other
+// device numbers in the maps than in stat(2), as btrfs, and if private mappings are in the part that was read,
+// but that is not all.
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown
@@ -45,14 +44,14 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 		}
 		return !m.Shared
 	})
-	if sharing == SharingOff && !complete { // the rest may have a shared mapping
+	if sharing == SharingOff && !complete { // the rest may be shared
 		return SharingUnknown
 	}
 	return sharing
 }
 
-// These limits bound how often a Space checks its peer's mappings. Beyond them the last answer for the file
-// applies; without one, the space takes the file for shared.
+// Limits of how often a Space checks mappings. Beyond them the last answer applies, or the file is taken for
+// shared.
 const (
 	sharingBurst = 64
 	sharingRate  = 10 // a second
@@ -65,28 +64,26 @@ type peer struct {
 	pid     int                                    // 0: unknown
 	private func(m Map, file string)
 	limit   *rate.Limiter
-	answers map[FileID]answer // at most maxSpaceFiles
-	removed atomic.Uint64     // private regions that the space has removed
+	answers map[FileID]answer
+	removed atomic.Uint64 // removed private regions
 }
 
-// answer is the result of a check, with peer.removed at that time.
+// answer is of a check; removed is peer.removed then.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing makes the space call ask instead of SharingOf, for a process that may not read the peer's maps.
-// Call it before SetPeer.
+// SetSharing replaces SharingOf, for a process that may not read the peer's maps. Call it before SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
 	defer s.peer.mu.Unlock()
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory the space maps from now on. The space checks whether that process has
-// mapped a file privately. If so, the region is like one with Map.NoAccess, but its error is ErrNotShared; and
-// the space calls private with the first such region of a file, and the file's name. With a pid of 0 the space
-// checks nothing. The rate of checks is limited: beyond it the last answer for the file applies.
+// SetPeer sets the process whose memory the space maps from now on. It checks whether that process has mapped a
+// file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; private is called
+// with the first one of a file, and the file's name. A pid of 0 means no checks. Their rate is limited.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -95,9 +92,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it repeats the
-// earlier result if the space maps a region of the file already, or if the file was private and the space has
-// removed no private region since.
+// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it may repeat an
+// earlier result.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()
@@ -125,7 +121,7 @@ func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	}
 	p.mu.Unlock()
 	if now.sharing == SharingOff && last.sharing != SharingOff && private != nil {
-		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // "" if the link cannot be read
+		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD))
 		private(*m, name)
 	}
 	return now.sharing == SharingOff

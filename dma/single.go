@@ -1,9 +1,8 @@
 package dma
 
-// The functions in this file copy frames of few bytes in one or two segments, for which two cursors cost more
-// than the copy.
+// For few bytes in one or two segments two cursors cost more than the copy.
 
-// Read copies src to dst, a private slice, until one of them ends, and returns how many bytes it copied.
+// Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)
 	for i := range src {
@@ -15,7 +14,7 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		k := copy(dst[n:], from) // dst is in no file, so it does not overlap from: see move
+		k := copy(dst[n:], from) // they do not overlap: see move
 		if c.counting() {
 			c.done(&cursor{rest: dst[n:]}, &cursor{rest: from, region: s.Region, off: s.Off}, k)
 		}
@@ -24,8 +23,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind is CopyBehind for at most one source segment and a destination segment that has room for head. If the
-// two may overlap, it copies nothing and done is false.
+// behind is CopyBehind for at most one source segment, and room for head. If segments may overlap, done is
+// false.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -52,7 +51,7 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	return n + uint64(k), nil, true
 }
 
-// overlap reports whether two segments overlap in one file, or are both in none.
+// overlap is also true for two segments without a file.
 func overlap(a, b *Segment) bool {
 	if b.Region == nil || b.Region.file != a.Region.file {
 		return false
@@ -64,7 +63,7 @@ func overlap(a, b *Segment) bool {
 	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
-// single counts the bytes that behind has copied to dst: head, and from, the first bytes of src.
+// single counts what behind has copied to dst.
 func (c *Copier) single(dst *Segment, head []byte, src *Segment, from []byte) {
 	if !c.counting() {
 		return

@@ -21,19 +21,19 @@ type Map struct {
 	FD         int // neither kept nor closed; unused with NoAccess
 	FileOffset uint64
 	ReadOnly   bool // the device may not write
-	NoAccess   bool // mapped but not accessible: translations return ErrAccess
+	NoAccess   bool // translations return ErrAccess
 }
 
 // RegionInfo describes a region of a space.
 type RegionInfo struct {
 	IOVA, Size         uint64
-	File               *File // nil if NoAccess
+	File               *File // nil with NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
-	NotShared          bool // NoAccess because the peer has mapped the file privately (SetPeer)
+	NotShared          bool // the peer has mapped the file privately (SetPeer)
 }
 
-// Space is the address space of one device: the guest memory that the device can reach.
+// Space is the guest memory that one device can reach.
 type Space struct {
 	name  string
 	files *Files
@@ -41,28 +41,28 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch.Epoch
 	iotlb atomic.Bool
-	kept  atomic.Int32 // descriptors that Discard left open
+	kept  atomic.Int32 // by Discard
 
 	counts atomic.Bool // CountMemory was called
 
 	peer peer
 
-	nodes atomic.Int32 // of the guest (SetNodes); 0: unknown
+	nodes atomic.Int32 // 0: unknown
 
-	mu    sync.Mutex         // held during a change of the table, not while the space waits for workers
+	mu    sync.Mutex         // for changes of the table
 	count int                // under mu: regions in the table
-	using map[*File]struct{} // under mu: files of regions that are mapped or still in use by workers
-	reach uint64             // under mu: sum of the sizes of the files in using
+	using map[*File]struct{} // under mu: files of mapped regions, or of those that workers use
+	reach uint64             // under mu: bytes of the files in using
 
-	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
-	leftMore uint64            // under mu: bytes of unmapped files for which left has no room
+	left     map[FileID]uint64 // under mu: bytes that unmapped files occupied (CountMemory)
+	leftMore uint64            // under mu: for which left has no room
 
 	faultMu sync.Mutex    // its holder takes no other lock
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
 
-// NewSpace returns an empty space that opens its files in files. The name is for errors.
+// NewSpace returns an empty space with files of files. The name is for errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.Init()
@@ -74,29 +74,28 @@ func NewSpace(name string, files *Files) *Space {
 func (s *Space) Name() string { return s.name }
 
 // SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's translations.
-// Then a translation of an address outside all regions returns ErrMiss, in an AddrError with the address and
-// access to ask the IOMMU for.
+// Then an address outside all regions is ErrMiss, in an AddrError.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
-// Enter begins a section during which translated segments stay mapped; a goroutine in such a section is called
-// a worker. Enter never blocks, and one goroutine may be inside several spaces. The caller passes the token to
-// Leave, and must not wait for anything inside. Enter also calls Guard.
+// Enter begins a section in which translated segments stay mapped; the goroutine is then a worker. Enter never
+// blocks, and one goroutine may be inside several spaces. The caller passes token to Leave, and must not wait
+// inside. Enter also calls Guard.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
 }
 
-// Leave ends the section that Enter began: the goroutine must not use the segments that it translated there.
+// Leave ends the section that Enter began, and with it the use of its segments.
 func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
-// Waits returns how often a change of the space has waited for workers inside it.
+// Waits returns how often a change has waited for workers.
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
-// Add maps a region, without waiting for workers. EEXIST: the region overlaps another; EINVAL: a bad range;
-// ENOSPC: too many regions or files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
+// Add maps a region, without waiting for workers. EEXIST: it overlaps another; EINVAL: a bad range; ENOSPC: too
+// many regions or files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m, false)
 	if err != nil {
@@ -118,7 +117,6 @@ func (s *Space) Add(m Map) error {
 	return nil
 }
 
-// with returns the table with r added. The caller holds mu.
 func (s *Space) with(r *Region) (*table, error) {
 	if s.count >= MaxRegions {
 		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, s.count, unix.ENOSPC)
@@ -126,8 +124,7 @@ func (s *Space) with(r *Region) (*table, error) {
 	return s.table.Load().with(r)
 }
 
-// Remove unmaps the region that has exactly this address and size (else ENOENT), and returns when no worker
-// uses it any more.
+// Remove unmaps the region with exactly this address and size (else ENOENT), and waits for its workers.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -142,9 +139,8 @@ func (s *Space) Remove(iova, size uint64) error {
 	return nil
 }
 
-// RemoveRange unmaps the regions that lie in [iova, iova+size), and returns when no worker uses them any more.
-// It waits once, however many they are. EINVAL: the range cuts a region, or is no valid range; then nothing is
-// changed.
+// RemoveRange unmaps the regions that lie in [iova, iova+size), and waits once for their workers. EINVAL: the
+// range cuts a region, or is no valid range; then nothing is changed.
 func (s *Space) RemoveRange(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -160,8 +156,7 @@ func (s *Space) RemoveRange(iova, size uint64) error {
 	return nil
 }
 
-// RegionsIn lists the regions that lie in [iova, iova+size), by address. EINVAL: the range cuts a region, or is
-// no valid range.
+// RegionsIn lists the regions that lie in [iova, iova+size), by address; EINVAL as for RemoveRange.
 func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	regions, err := s.table.Load().within(iova, size)
 	if err != nil {
@@ -170,8 +165,8 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	return infosOf(regions), nil
 }
 
-// Replace replaces all regions by maps at once, and returns when no worker uses the old regions any more. On an
-// error it has changed nothing.
+// Replace replaces all regions by maps at once, and waits for workers that use old regions. On an error it has
+// changed nothing.
 func (s *Space) Replace(maps []Map) error {
 	regions := make([]*Region, 0, min(len(maps), MaxRegions))
 	fail := func(err error) error {
@@ -213,13 +208,13 @@ func (s *Space) Replace(maps []Map) error {
 	return nil
 }
 
-// Close removes all regions and returns when no worker uses them any more. The space may be used again.
+// Close removes all regions, and waits for workers. The space may be used again.
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
 func (s *Space) Regions() []RegionInfo { return infosOf(s.table.Load().all()) }
 
-// Has reports whether the space maps a region of f, or has unmapped one that workers still use.
+// Has reports whether the space or its workers use a region of f.
 func (s *Space) Has(f *File) bool {
 	if f == nil {
 		return false
@@ -229,7 +224,7 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open checks m and takes a reference to its file. again is isPrivate's.
+// open takes a reference to m's file; again is isPrivate's.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
@@ -270,8 +265,7 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach counts the region among its file's regions in this space; ENOSPC: a limit is reached. The caller holds
-// mu.
+// attach counts a region of a file; ENOSPC: a limit is reached. The caller holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -317,7 +311,7 @@ func (s *Space) detach(r *Region) {
 	}
 }
 
-// retire waits until workers that may use the old regions have left the space, and then releases the regions.
+// retire releases regions when no worker uses them.
 func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
@@ -336,7 +330,7 @@ func (s *Space) retire(old []*Region) {
 	}
 }
 
-// set makes t, which has count regions, the space's table. The caller holds mu.
+// set makes t the space's table. The caller holds mu.
 func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
 	s.count = count

@@ -30,7 +30,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole
 	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true})
 	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // up to 2^64
-	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // a translation at the top does not continue here
+	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // a translation does not wrap to here
 	if got := len(s.Regions()); got != 7 || s.Generation() != 7 {
 		t.Fatalf("%d regions, generation %d", got, s.Generation())
 	}
@@ -90,8 +90,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// In a space of IOTLB entries, an address outside all of them is a miss, and the error names the first missing
-// address.
+// Each error names the first missing address.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)
@@ -137,8 +136,6 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// A range may need as many segments as the limit allows, and no more.
-//
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
 // freed when a short chain follows.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
@@ -146,7 +143,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
-	for i := range uint64(regions) { // no two pages are adjacent in both
+	for i := range uint64(regions) { // none are adjacent in both
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
 	testkit.OK(t, s.Replace(maps))
@@ -157,7 +154,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 		name    string
 		iova, n uint64
 		limit   int
-		want    int // segments, with first; 0: too many
+		want    int // with first; 0: too many
 	}{
 		{"one", 0, page, 2, 2},
 		{"no room", 0, 1, 1, 0},
@@ -314,7 +311,7 @@ func TestSpaceHoldsManyRegions(t *testing.T) {
 
 func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
 	s := guestSpace(t)
-	const size = 5<<30 + page // sparse, never touched
+	const size = 5<<30 + page // sparse
 	add(t, s, Map{IOVA: 1 << 40, Size: size, FD: memfd(t, size)})
 	segs, err := s.Translate(nil, 1<<40+1, size-1, Read)
 	if err != nil || Len(segs) != size-1 {

@@ -23,7 +23,7 @@ type run struct {
 	done  func(block.Done)
 
 	jobs    chan job
-	sent    chan struct{} // the sender has ended
+	sent    chan struct{} // closed when the sender has ended
 	sendErr error         // valid after sent is closed
 
 	over  bool

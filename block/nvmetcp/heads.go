@@ -22,7 +22,7 @@ type heads struct {
 	window  int // the most headers, or pairs, of the next look
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // of headers; 0: unknown
+	stride uint64 // distance of headers; 0: unknown
 	pair   bool   // stride is the distance of CapsuleResps after C2HDatas
 	inPair bool   // a CapsuleResp is expected next
 

@@ -193,8 +193,7 @@ func (s *sender) done(x *slot) {
 	}
 }
 
-// completed counts the completed calls of SendDevmem in *n, and returns when *n is at least need, or, without
-// wait, before.
+// completed counts the completed calls of SendDevmem in *n, with wait until *n is at least need.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {

@@ -339,7 +339,7 @@ type ioServer struct {
 	align   int
 	success bool // C2HData with SUCCESS replaces the response to a read
 
-	mu     sync.Mutex // of tags, and of counts of bytes
+	mu     sync.Mutex // protects tags, and counts of bytes
 	tags   map[uint16]*command
 	last   uint16
 	events chan *command // new commands, or their requested data

@@ -63,7 +63,7 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setDrivers: "" and false leave the lab's values.
+// setDrivers leaves the lab's values for "" and false.
 func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
 		g := &l.Guests[i]

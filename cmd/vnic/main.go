@@ -79,7 +79,7 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more are the commands of some builds.
+// more makes the commands that only some builds have.
 var more []func() *cobra.Command
 
 func newRoot() *cobra.Command {

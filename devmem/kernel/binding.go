@@ -24,7 +24,7 @@ type binding struct {
 	tx   bool
 	buf  *buffer
 	mem  *dmabuf
-	nl   *genl // its end is the binding's
+	nl   *genl // the kernel ends the binding when it is closed
 	done chan struct{}
 
 	closed atomic.Bool // written under d.mu

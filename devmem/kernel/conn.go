@@ -29,16 +29,16 @@ type Conn struct {
 	setLinger     atomic.Bool
 	once          sync.Once
 
-	rmu     sync.Mutex // for one reader
+	rmu     sync.Mutex // one reader at a time
 	control []byte     // scratch
 
 	tokens tokens
 
-	wmu sync.Mutex // for one writer
+	wmu sync.Mutex // one writer at a time
 	iov []iovec    // scratch
 	tx  [txSpace]byte
 
-	cmu   sync.Mutex // for one reader of completions
+	cmu   sync.Mutex // one reader of completions at a time
 	sends sendLog
 }
 

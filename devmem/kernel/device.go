@@ -40,16 +40,16 @@ type Device struct {
 	ioctl    func(b []byte) error // SIOCETHTOOL
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // watching bindings, or keeping sockets
-	giveUp   chan struct{}  // ends watching
-	aborted  chan struct{}  // resets lingering connections
+	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets
+	giveUp   chan struct{}  // closed when watching bindings must stop
+	aborted  chan struct{}  // closed when lingering connections must be reset
 	flush    func() error   // drops unsent packets of the interface
 	kick     func() (int, error)
 	count    counters
 
 	binds sync.Map // by id: *binding until done; written under mu
 
-	mu              sync.Mutex // of configuration
+	mu              sync.Mutex // configuration
 	netdev, ethtool *genl
 	buffers         map[*buffer]struct{}
 	flows           map[devmem.FlowID]devmem.Flow

@@ -27,7 +27,7 @@ type fakeNIC struct {
 	noThresh bool
 	ntuple   bool
 	fixed    bool // no ntuple
-	special  bool // of locations of rules
+	special  bool // the driver chooses the locations of rules
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32

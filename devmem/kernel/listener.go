@@ -19,7 +19,7 @@ type Listener struct {
 	d     *Device
 	s     *sock
 	local *net.TCPAddr
-	mu    sync.Mutex // for one accept
+	mu    sync.Mutex // one accept at a time
 }
 
 var _ devmem.Listener = (*Listener)(nil)

@@ -43,7 +43,7 @@ const (
 	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// genlConn is of *genetlink.Conn.
+// genlConn is a part of *genetlink.Conn.
 type genlConn interface {
 	GetFamily(name string) (genetlink.Family, error)
 	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)

@@ -86,7 +86,7 @@ type sock struct {
 	fd int          // -1: closed
 }
 
-// newSock makes a sock that owns fd, also after an error.
+// newSock makes a sock that owns fd, which it closes after an error.
 func (p *poller) newSock(fd int) (*sock, error) {
 	s := &sock{
 		p: p, fd: fd, closed: make(chan struct{}),

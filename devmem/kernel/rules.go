@@ -126,7 +126,7 @@ func (d *Device) freeRule() (uint32, error) {
 	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
 }
 
-// ruleLocs lists the locations of up to count rules, of size.
+// ruleLocs lists the locations of up to count rules; size is the number of locations.
 func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
 	b := make([]byte, rxnfcLen+4*int(count))
 	native.PutUint32(b, ethtoolGRXCLSRLALL)

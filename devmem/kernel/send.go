@@ -147,7 +147,7 @@ func (c *Conn) reap(fd int) (some bool) {
 		some = true
 	}
 	if some {
-		signal(c.s.esig) // of another call
+		signal(c.s.esig) // for another call that waits
 	}
 	return some
 }

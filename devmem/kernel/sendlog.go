@@ -9,7 +9,7 @@ import (
 // sendLog translates the kernel's numbers of sends, which count sendmsg, to numbers of SendDevmem.
 type sendLog struct {
 	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
-	base  uint32     // number of recs[0]
+	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
 	calls uint32     // of SendDevmem
 	done  []seqRange // complete calls, ascending, not adjacent
@@ -42,7 +42,7 @@ func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	return call
 }
 
-// end records that a SendDevmem queues no more; call may be nil.
+// end records that a SendDevmem queues no more bytes; call may be nil.
 func (l *sendLog) end(call *sendCall) {
 	if call == nil {
 		return

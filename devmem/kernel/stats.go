@@ -16,21 +16,21 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// counters has a device's counters, which start at Open; the interface's started before.
+// counters has a device's counters since Open.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
 	segments segments // of connections that have ended
 	base     nicCounters
-	last     nicCounters // never decrease, although drivers clear their counters at a reset
+	last     nicCounters // never decrease, although drivers clear their counters
 }
 
 type segments struct{ in, out, retrans uint64 }
 
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since returns the largest increase of the interface's counters since Open.
+// since returns the increase of the interface's counters since Open.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,6 @@ func (c *counters) since(n nicCounters) nicCounters {
 	}
 }
 
-// count adds the segments of a connection that ends.
 func (c *Conn) count(fd int) {
 	info, err := tcpInfo(fd)
 	if err != nil {
@@ -63,14 +62,14 @@ func (s *segments) add(i *unix.TCPInfo) {
 	s.retrans += uint64(i.Total_retrans)
 }
 
-// nicCounters reads the kernel's counters. Unavailable ones are 0.
+// nicCounters returns 0 for unavailable counters.
 func (d *Device) nicCounters() nicCounters {
 	var n nicCounters
 	if link, err := netlink.LinkByIndex(d.index); err == nil && link.Attrs().Statistics != nil {
 		st := link.Attrs().Statistics // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
 		n = nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}
 	}
-	// Drivers report the same drops in several counters, and some in none of the standard ones.
+	// Drivers report the same drops in several counters.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
 	}
@@ -90,8 +89,7 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops returns the sum of the driver's own counters (ethtool -S) of packets for which the NIC had no
-// buffer.
+// driverDrops sums the driver's own counters (ethtool -S) of packets without a buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -103,7 +101,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	if n == 0 || n > maxDriverCounters {
 		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
 	}
-	// The kernel writes all counters that exist at the call: leave room for those of more queues.
+	// The kernel writes all counters that exist at the call: leave room for more.
 	room := 2*int(n) + maxDriverCounters/16
 	// struct ethtool_gstrings: u32 cmd, set, len
 	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
@@ -123,17 +121,16 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops reports whether a counter's name contains a word that drivers use for such drops. The words must
-// not match both a driver's counters of queues and their sum: gve rx_no_buffers_posted[q], mlx5
-// rx_out_of_buffer, bnxt rx_discards.
+// countsDrops looks for words in the names that drivers use: gve rx_no_buffers_posted[q], mlx5
+// rx_out_of_buffer, bnxt rx_discards. They must not match both counters of queues and their sum.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
 }
 
 // Stats implements devmem.Device. The interface's drop counters include other programs' drops. Posted counts
-// pages in receive buffers, sockets and caches together; Held counts tokens, and a page may have several; Sends
-// is exact only after completions were read.
+// pages in receive buffers, sockets and caches together; Held counts tokens; Sends is exact only after
+// completions were read.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),
@@ -146,7 +143,7 @@ func (d *Device) Stats() devmem.Stats {
 	var now nicCounters
 	if !d.closing {
 		now = d.nicCounters()
-		st.Queues, _ = d.netdev.rxQueues(d.index) // none while the interface is down
+		st.Queues, _ = d.netdev.rxQueues(d.index)
 	}
 	n := d.count.since(now)
 	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
@@ -154,11 +151,11 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments returns the sum over open and ended connections; one that lingers is counted when it ends.
+// A connection that lingers is counted when it ends.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	// After All: a connection that does not linger is counted before it is removed from conns.
+	// After All: connections are counted before they are removed from conns.
 	sum := d.count.segments
 	d.count.mu.Unlock()
 	for _, c := range conns {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make, such as those whose vectors hold no pointers.
+// System calls that golang.org/x/sys/unix cannot make.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -23,7 +23,7 @@ const (
 // iovec is struct iovec with an address that is not Go's, such as an offset in a dma-buf.
 type iovec struct{ base, len uint64 }
 
-// The kernel's iovec has two words; only 64-bit architectures are supported.
+// Only 64-bit architectures are supported.
 var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
 
 // maxIovecs is UIO_MAXIOV.
@@ -82,8 +82,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc int, err error) {
 	return n, min(int(m.Controllen), len(control)), nil
 }
 
-// dontNeed calls setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed
-// (net/core/sock.c:sock_devmem_dontneed).
+// dontNeed returns how many frags were freed (net/core/sock.c:sock_devmem_dontneed).
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	k := encodeTokens(&b, ranges)
@@ -98,10 +97,10 @@ func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
 	data unsafe.Pointer
-	_    [16]byte // the union has 24 bytes
+	_    [16]byte // of a union of 24 bytes
 }
 
-// ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for the answer.
+// ethtoolIoctl calls SIOCETHTOOL; b begins with the command and has room for the answer.
 func ethtoolIoctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL
@@ -127,7 +126,7 @@ const (
 	mpolBind       = 2          // MPOL_BIND
 )
 
-// createUDMABuf makes a dma-buf of a part of a memfd; dev is a descriptor of /dev/udmabuf.
+// createUDMABuf makes a dma-buf of a part of a memfd; dev is /dev/udmabuf.
 func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	c := struct {
 		memfd, flags uint32
@@ -139,7 +138,6 @@ func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	})
 }
 
-// bindToNode makes the pages of a mapping come from one NUMA node.
 func bindToNode(b []byte, node int) error {
 	if len(b) == 0 || node < 0 || node > 63 {
 		return fmt.Errorf("numa node %d: %w", node, unix.EINVAL)

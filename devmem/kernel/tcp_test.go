@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The example needs a NIC with devmem TCP: a guest runs it (internal/job/boot, TestProgramRunsInAGuest).
+	// The example needs a NIC with devmem TCP (internal/job/boot, TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
@@ -45,7 +45,6 @@ var errNever = errors.New("never")
 
 var localhost = netip.MustParseAddr("127.0.0.1")
 
-// host is the ordinary sockets of this machine.
 type host struct{ addr netip.Addr }
 
 func (h host) Addr() netip.Addr { return h.addr }
@@ -58,7 +57,7 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback reports whether a case needs no data in device memory.
+// onLoopback reports whether a case receives nothing in device memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -88,7 +87,6 @@ func TestConformanceOverLoopback(t *testing.T) {
 	}
 }
 
-// listen listens on any free port of an address.
 func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, netip.AddrPort) {
 	t.Helper()
 	l := testkit.Must(d.Listen(netip.AddrPortFrom(addr, 0)))(t)
@@ -107,7 +105,6 @@ func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	return c.(*Conn), h
 }
 
-// errOf returns the last result of a call as an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -188,9 +185,9 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		select {
 		case err := <-ended:
 			testkit.OK(t, err)
-		case <-time.After(100 * time.Millisecond): // the backlog is full
+		case <-time.After(100 * time.Millisecond):
 			cancel(errNever)
-			if err := <-ended; err != nil { // nil: it was slow, and there was room
+			if err := <-ended; err != nil { // nil: there was room
 				wantErr(t, "dial", err, errNever)
 				return
 			}
@@ -354,7 +351,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// SendDevmem reads completions itself when those of a socket's sends fill its limited memory.
+// SendDevmem reads completions itself when a socket's memory for them is full.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

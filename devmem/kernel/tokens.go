@@ -7,7 +7,7 @@ import (
 )
 
 // tokens records the issued tokens of a connection. The kernel issues the lowest free numbers, from 1
-// (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
+// (net/ipv4/tcp.c:tcp_xa_pool_refill).
 type tokens struct {
 	mu   sync.Mutex
 	held []*binding // by token; nil: not issued
@@ -16,7 +16,7 @@ type tokens struct {
 // foreignBinding stands for bindings of other programs.
 var foreignBinding = &binding{}
 
-// maxTrack bounds the slice; higher tokens are not recorded.
+// maxTrack bounds held; higher tokens are not recorded.
 const maxTrack = 1 << 26
 
 func (t *tokens) issued(d *Device, frags []devmem.Frag) {
@@ -35,8 +35,7 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned records the tokens that DONTNEED will free. Call it before DONTNEED: the kernel may issue a freed
-// token again at once.
+// returned must come before DONTNEED: the kernel may issue a freed token again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +53,6 @@ func (t *tokens) returned(ranges []devmem.TokenRange) {
 	}
 }
 
-// release returns the issued tokens to the kernel.
 func (t *tokens) release(fd int) {
 	t.mu.Lock()
 	var list devmem.Tokens
@@ -66,7 +64,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the kernel frees the tokens when it destroys the socket
+			return // the kernel frees them with the socket
 		}
 	}
 }

@@ -33,8 +33,7 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, func() error { g.open.Add(-1); return nil }, nil
 }
 
-// testDevice is a device over a fake interface, with sockets on the loopback. Its transmit bindings are of host
-// memory.
+// testDevice is a device over a fake interface, whose transmit bindings are of host memory.
 type testDevice struct {
 	*Device
 	nic *fakeNIC

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// buffer is a devmem.Buffer.
 type buffer struct {
 	devmembase.Region
 	d   *Device
@@ -52,7 +51,6 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return &buffer{Region: region, d: d, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
 }
 
-// binding is a devmem.Binding.
 type binding struct {
 	d      *Device
 	id     uint32
@@ -66,11 +64,11 @@ type binding struct {
 	// Receive: free pages; by page, how many queued chunks and how many tokens hold it.
 	free         []uint32
 	queued, held []uint32
-	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
-	sends        int           // transmit: calls of SendDevmem in progress
+	room         chan struct{} // closed when pages become free, or the binding is closed
+	sends        int           // calls of SendDevmem in progress
 }
 
-// buffer returns b as a *buffer, or why it cannot be bound. Under d.mu.
+// buffer checks a buffer to bind. Under d.mu.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -85,7 +83,7 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	return x, nil
 }
 
-// bind makes a binding of a buffer, without pages. Under d.mu.
+// bind is called under d.mu.
 func (b *buffer) bind(tx bool, queues []int) *binding {
 	d := b.d
 	d.lastID++
@@ -155,7 +153,7 @@ func (b *binding) Close() error {
 	return nil
 }
 
-// wake wakes readers that wait for pages. Under b.mu.
+// wake is called under b.mu.
 func (b *binding) wake() {
 	if b.room != nil {
 		close(b.room)
@@ -163,7 +161,7 @@ func (b *binding) wake() {
 	}
 }
 
-// unlock unlocks b.mu, and ends the binding if it is closed and nothing uses its memory.
+// unlock also ends a closed binding whose memory is not in use.
 func (b *binding) unlock() {
 	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
 	b.mu.Unlock()
@@ -178,8 +176,7 @@ func (b *binding) unlock() {
 	}
 }
 
-// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the binding is
-// closed.
+// take returns up to n pages, or a channel to wait for; neither if the binding is closed.
 func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +191,7 @@ func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	}
 	k := max(len(b.free)-n, 0)
 	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
-	slices.Reverse(pages) // the last free page is taken first
+	slices.Reverse(pages) // the last free page comes first
 	for _, p := range pages {
 		b.queued[p]++
 	}
@@ -209,7 +206,7 @@ func (b *binding) hold(i uint32) {
 	b.held[i]++
 }
 
-// unhold drops a token's reference to a page, unqueue a queue's.
+// unhold drops a token's reference, unqueue a queue's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
@@ -223,7 +220,7 @@ func (b *binding) drop(i uint32, refs []uint32) {
 	}
 }
 
-// facts returns the binding and its counters. Under d.mu.
+// facts is called under d.mu.
 func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()

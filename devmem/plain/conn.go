@@ -21,14 +21,13 @@ import (
 )
 
 const (
-	// maxQueued is the number of queued bytes from which on the goroutine read pauses, so that TCP's window
-	// closes.
+	// maxQueued is the number of queued bytes from which on the goroutine read pauses.
 	maxQueued = 1 << 20
-	batch     = 32       // pages to fill at a time
-	linearMax = 64 << 10 // bytes of host memory to fill at a time
+	batch     = 32       // pages at a time
+	linearMax = 64 << 10 // bytes of host memory at a time
 )
 
-// chunk is a piece of the stream that was read from the socket.
+// chunk is a piece of the stream.
 type chunk struct {
 	b    *binding // nil: in host memory
 	page uint32
@@ -37,14 +36,13 @@ type chunk struct {
 	host []byte
 }
 
-// token is the page that a token holds; b is nil if the token is not issued.
+// token is an issued token's page; b is nil if it is not issued.
 type token struct {
 	b    *binding
 	page uint32
 }
 
-// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the present
-// rules.
+// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, by the present rules.
 type conn struct {
 	*net.TCPConn // addresses, SetLinger
 	d            *Device
@@ -56,10 +54,10 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // the socket's error, or io.EOF; follows the queued data
-	news   chan struct{} // closed when there is news for receivers; never nil
-	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
-	tokens []token       // token number i is at i-1
+	err    error         // the socket's error, or io.EOF, after the queued data
+	news   chan struct{} // closed when there is news for receivers
+	room   chan struct{} // closed when the queue has room; nil: read does not wait
+	tokens []token       // number i is at i-1
 	low    int           // no index below has a free number
 
 	stallLimit    time.Duration
@@ -67,12 +65,12 @@ type conn struct {
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // one call of SendDevmem or Write at a time
+	sending sync.Mutex // one send at a time
 	sends   sends
 	ended   chan struct{}
 }
 
-// open makes a conn of a socket, which it owns.
+// open makes a conn that owns a socket.
 func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	raw, err := t.SyscallConn()
 	if err != nil {
@@ -87,13 +85,12 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	return c, nil
 }
 
-// notify wakes receivers. Under c.mu.
+// notify is called under c.mu.
 func (c *conn) notify() {
 	close(c.news)
 	c.news = make(chan struct{})
 }
 
-// read fills the queue.
 func (c *conn) read() {
 	for {
 		c.mu.Lock()
@@ -132,7 +129,7 @@ func (c *conn) read() {
 	}
 }
 
-// release drops the queue's references to pages.
+// release drops references to pages.
 func release(list []chunk) {
 	for _, x := range list {
 		if x.b != nil {
@@ -151,8 +148,8 @@ func (c *conn) readable() (failed error) {
 	return cmp.Or(err, failed)
 }
 
-// fill waits until the socket has bytes, and reads some of them to where the rules steer them. It takes pages
-// after the wait: a connection that waits must hold none.
+// fill reads some bytes to where the rules steer them. It takes pages after waiting for bytes: a connection
+// that waits must hold none.
 func (c *conn) fill() (list []chunk, err error) {
 	for {
 		if err := c.readable(); err != nil {
@@ -208,8 +205,7 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it may return EAGAIN,
-// unwrapped.
+// await holds c.mu if it returns nil. With dontWait it may return EAGAIN, unwrapped.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -356,7 +352,7 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// free takes back the token at index i of c.tokens. Under c.mu.
+// free takes back the token at index i. Under c.mu.
 func (c *conn) free(i int) {
 	t := c.tokens[i]
 	c.tokens[i], c.low = token{}, min(c.low, i)
@@ -392,7 +388,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn. The socket itself has no read deadline: the goroutine read waits for it.
+// SetReadDeadline implements net.Conn. The socket has none: the goroutine read waits for it.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

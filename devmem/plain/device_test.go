@@ -35,7 +35,6 @@ func (h peerHost) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", r.String())
 }
 
-// newDevice returns a device with a GPU of 4 MiB.
 func newDevice(t *testing.T) (*Device, *GPU) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -60,7 +59,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a receive binding, a connection whose payload goes to it, and the connection's other end.
+// pair returns a receive binding, and both ends of a connection to it.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -76,8 +75,7 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// Without a receiver the connection reads about maxQueued bytes, and the other end can write only a bounded
-// amount.
+// Without a receiver the connection reads about maxQueued bytes.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -111,7 +109,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection whose user holds all pages continues when tokens are returned.
+// A connection without free pages continues when tokens are returned.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -161,7 +159,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A waiting call ends when its read deadline is moved to the present, or its peer closes.
+// A new deadline ends a waiting call.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -196,7 +194,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A send to a peer that reads nothing ends at the stall limit; the connection stays usable.
+// After a stall the connection stays usable.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -225,7 +223,7 @@ func TestSendStalls(t *testing.T) {
 	testkit.OK(t, tx.Close())
 }
 
-// A reset after a FIN ends the wait for acknowledgments.
+// A reset after a FIN is an error.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

@@ -17,7 +17,7 @@ type GPU struct {
 	close func() error
 }
 
-// NewGPU allocates size bytes, whole pages (EINVAL), which are zero.
+// NewGPU allocates size bytes, whole pages (EINVAL).
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
@@ -36,5 +36,5 @@ func (g *GPU) Bytes() []byte { return g.mem }
 // Size returns the size of the memory in bytes.
 func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
-// Close releases the memory. Devices and Memories must no longer use it.
+// Close releases the memory. Nothing may use it any more.
 func (g *GPU) Close() error { return g.close() }

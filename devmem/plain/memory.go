@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/elements"
 )
 
-// Memory is a devmem.Memory in which the CPU does the work. An operation checks its context at least once per
-// MiB.
+// Memory is a devmem.Memory in which the CPU does the work. Operations check their contexts once per MiB.
 type Memory struct{ devmem.Memory }
 
 var _ devmem.Memory = (*Memory)(nil)
@@ -21,7 +20,7 @@ type worker struct {
 	bytes func(gpu int, off, size uint64) ([]byte, error)
 }
 
-// NewMemory returns a Memory of GPUs, which are numbered in this order.
+// NewMemory returns a Memory of GPUs, numbered in this order.
 func NewMemory(gpus ...*GPU) *Memory {
 	return MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
 		if gpu < 0 || gpu >= len(gpus) {
@@ -36,16 +35,16 @@ func NewMemory(gpus ...*GPU) *Memory {
 }
 
 // MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes returns size
-// bytes of a GPU's memory from off on, or fewer if fewer are contiguous: then whole pages. It is called from
+// bytes of a GPU's memory from off on, or if fewer are contiguous whole pages of them. It is called from
 // several goroutines; its result is used until the method of Memory that called it returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }
 
-// step is the most bytes between two checks of the context: whole elements of any type.
+// step is the most bytes between two checks of the context.
 const step = 1 << 20
 
-// memory returns up to n bytes from pos on: fewer if fewer are contiguous, at least one.
+// memory returns up to n bytes from pos on, at least one.
 type memory func(pos, n uint64) ([]byte, error)
 
 func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
@@ -61,7 +60,7 @@ func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 
 func host(b []byte) memory { return func(pos, n uint64) ([]byte, error) { return b[pos:][:n], nil } }
 
-// pairs calls f with pieces of equal length of dst and src, n bytes in all, and counts the bytes.
+// pairs calls f with pieces of equal length of dst and src, n bytes in all.
 func pairs(ctx context.Context, dst, src memory, n uint64, count *atomic.Uint64, f func(dst, src []byte)) error {
 	for pos := uint64(0); pos < n; {
 		if ctx.Err() != nil {

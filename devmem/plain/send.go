@@ -16,16 +16,15 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// sends records the calls of SendDevmem that are not complete.
+// sends records incomplete calls of SendDevmem.
 type sends struct {
 	mu     sync.Mutex
 	total  uint64   // bytes written to the socket
-	done   uint32   // calls before this number were reported as complete
-	ends   []uint64 // stream positions of the ends of the calls from number done on
+	done   uint32   // calls before it were reported as complete
+	ends   []uint64 // ends in the stream of the calls from done on
 	failed error    // of the socket
 }
 
-// writable returns net.ErrClosed after Close, else err.
 func (c *conn) writable(err error) error {
 	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
@@ -46,7 +45,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records that the socket took n bytes and returned err; call is set for SendDevmem.
+// wrote records n bytes and an error of the socket; call is set for SendDevmem.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -88,12 +87,12 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // this call has sent bytes; the next one returns the error
+		err = nil // the next call returns it
 	}
 	return int(k), c.writable(err)
 }
 
-// begin counts a send in progress, unless the binding is closed.
+// begin counts a send, unless the binding is closed.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,21 +103,19 @@ func (b *binding) begin() bool {
 	return true
 }
 
-// end ends a send, whose bytes the socket has copied.
 func (b *binding) end() {
 	b.mu.Lock()
 	defer b.unlock()
 	b.sends--
 }
 
-// unacknowledged returns how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
+// unacknowledged returns the peer's unacknowledged bytes (SIOCOUTQ, tcp(7)).
 func (c *conn) unacknowledged() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 
-// reset returns an error if the connection has failed: after the peer's FIN the goroutine read sees no later
-// error.
+// reset returns an error that the goroutine read, which ends at the peer's FIN, does not see.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
@@ -133,13 +130,13 @@ func (c *conn) reset() (err error) {
 	return err
 }
 
-// Bounds of ReadCompletion's polling interval.
+// Bounds of the polling interval.
 const (
 	lookSoon = 100 * time.Microsecond
 	lookLate = 10 * time.Millisecond
 )
 
-// ReadCompletion implements devmem.Conn. It polls the socket, as acknowledgments cause no event.
+// ReadCompletion implements devmem.Conn. It polls: acknowledgments cause no event.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	s := c.watch("read completion")
 	s.Begin()
@@ -164,7 +161,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete returns the calls whose bytes were acknowledged, or the error of a failed connection.
+// complete returns calls whose bytes were acknowledged, or an error.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting := uint64(c.unacknowledged())
 	var reset error

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// progress changes with each byte received and each byte acknowledged.
+// progress changes with each byte received or acknowledged.
 func (c *conn) progress() (n uint64) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
@@ -20,7 +20,6 @@ func (c *conn) progress() (n uint64) {
 	return n
 }
 
-// watch returns a Stall of the connection for a call op.
 func (c *conn) watch(op string) *devmembase.Stall {
 	c.mu.Lock()
 	limit := c.stallLimit
@@ -29,7 +28,7 @@ func (c *conn) watch(op string) *devmembase.Stall {
 		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
-// send calls write, and ends its wait for room when the connection stalls.
+// send calls write, and ends it when the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch("send")
 	if s.Limit == 0 {
