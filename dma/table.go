@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNode is the largest number of children of a node, and of regions in a leaf that is not the root; a node
-// other than the root has at least half as many.
+// maxNode is the largest number of children of a node, and of regions in a leaf, except a root that is a leaf;
+// nodes below the root have at least half as many.
 const maxNode = 64
 
-// maxFlat is the largest number of regions for which the root is a leaf, in which a search is faster.
+// With at most maxFlat regions the root is a leaf, in which a search is faster.
 const maxFlat = 512
 
-// table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never changes: with
-// and without make new nodes, and share the others.
+// table is a B+ tree of regions, sorted and disjoint. A node never changes: with and without make new nodes,
+// and share the others.
 type table struct {
 	starts  []uint64  // IOVA of the first region of each child, or of each region
 	regions []*Region // of a leaf
@@ -43,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts that fit a node, as few as possible.
+// evenly cuts n items into nearly equal parts that fit a node.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -71,7 +71,7 @@ func nodeOf(kids []*table) *table {
 	return t
 }
 
-// leaf returns the leaf with the last region that begins at or before iova, or the first leaf.
+// leaf returns the leaf with the last region at or before iova, or the first leaf.
 func (t *table) leaf(iova uint64) *table {
 	for t.kids != nil {
 		t = t.kids[max(t.find(iova), 0)]
@@ -79,12 +79,11 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns the leaf, and the index in it, where a translation continues at iova, after it has left the
-// regions of node from. The leaf is nil if there is nothing to continue with.
+// follow returns where a translation continues at iova, after the regions of node from; a nil leaf: nowhere.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
-	if t.kids == nil || from != t && iova == 0 { // iova 0: the translation has wrapped past the last address
+	if t.kids == nil || from != t && iova == 0 { // iova 0: it has wrapped past the last address
 		return nil, 0
 	}
 	leaf = t.leaf(iova)
@@ -94,7 +93,7 @@ func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
 	return leaf, next
 }
 
-// find returns the index of the last of the node's starts at or before iova, or -1.
+// find returns the index of the last start at or before iova, or -1.
 func (t *table) find(iova uint64) int {
 	lo, hi := 0, len(t.starts)
 	for lo < hi {
@@ -107,7 +106,7 @@ func (t *table) find(iova uint64) int {
 	return lo - 1
 }
 
-// lastBefore returns the last region that begins at or before iova, or nil.
+// lastBefore returns the last region at or before iova, or nil.
 func (t *table) lastBefore(iova uint64) *Region {
 	t = t.leaf(iova)
 	if i := t.find(iova); i >= 0 {
@@ -116,11 +115,11 @@ func (t *table) lastBefore(iova uint64) *Region {
 	return nil
 }
 
-// walk calls f with the regions that begin at or after iova, by address, until f returns false.
+// walk calls f with the regions from iova on, by address, until f returns false.
 func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	i := t.find(iova)
 	if t.kids != nil {
-		for _, k := range t.kids[max(i, 0):] { // the first child that may have such regions
+		for _, k := range t.kids[max(i, 0):] {
 			if !k.walk(iova, f) {
 				return false
 			}
@@ -138,7 +137,6 @@ func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	return true
 }
 
-// all lists the regions.
 func (t *table) all() (regions []*Region) {
 	t.walk(0, func(r *Region) bool {
 		regions = append(regions, r)
@@ -147,7 +145,7 @@ func (t *table) all() (regions []*Region) {
 	return regions
 }
 
-// within lists the regions that lie in [iova, iova+size). EINVAL: the range cuts a region or is no valid range.
+// within lists the regions that lie in [iova, iova+size); EINVAL: the range cuts a region or is no valid range.
 func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	if size == 0 || size-1 > ^iova {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
@@ -206,7 +204,7 @@ func (t *table) free(r *Region) error {
 	return nil
 }
 
-// insert returns the node with r added, as two nodes if one would be too long.
+// insert returns the node with r, or two nodes if one would be too long.
 func (t *table) insert(r *Region) []*table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -225,11 +223,11 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// withoutAll builds the tree anew when it removes more than one in rebuildFrom regions: that allocates at most
-// 24 bytes for each region that stays, and removing a single one some 2.5 KiB.
+// withoutAll builds the tree anew if it removes more than one in rebuildFrom regions, which then allocates
+// less.
 const rebuildFrom = 256
 
-// withoutAll returns the tree, which has count regions, without the regions from the first of gone to its last.
+// withoutAll returns the tree, of count regions, without gone, which are neighbours.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -248,7 +246,7 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r, a region in the node or below it. The node itself may be too short.
+// remove returns the node without r. The node itself may be too short.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -258,7 +256,7 @@ func (t *table) remove(r *Region) *table {
 	if len(kid.starts) >= maxNode/2 {
 		return nodeOf(spliced(t.kids, i, i+1, kid))
 	}
-	// The child is too short: merge it with a neighbour, and cut the result if it is too long.
+	// The child is too short: merge it with a neighbour.
 	if i == 0 {
 		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
 	}
@@ -272,7 +270,6 @@ func join2(a, b *table) *table {
 	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
-// halves returns the node, or two if it is too long.
 func (t *table) halves() []*table {
 	n := len(t.starts)
 	switch {
@@ -284,7 +281,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns a copy of s in which what replaces s[i:j].
+// spliced returns s with what in place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// valid checks the tree's structure, and returns its height.
+// valid returns the tree's height.
 func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
 	most := maxNode
@@ -41,7 +41,7 @@ func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	return height + 1
 }
 
-// The tree has the same regions as a sorted list, and older trees do not change.
+// Older trees do not change.
 func TestTableAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var model []*Region
@@ -142,7 +142,7 @@ func TestTableShrinks(t *testing.T) {
 	}
 }
 
-// A translation continues across leaves, and does not wrap at the top.
+// A translation does not wrap at the top.
 func TestTranslateAcrossLeaves(t *testing.T) {
 	s := guestSpace(t)
 	const regions = maxFlat + 5*maxNode
@@ -159,7 +159,7 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 1<<64-page, page+1, Write)), ErrUnmapped, "round the top")
 }
 
-// A change allocates no list of all regions.
+// A change must not copy all regions.
 func TestOneRegionOfManyIsCheap(t *testing.T) {
 	leakFree(t)
 	const (
@@ -202,7 +202,7 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
 }
 
-// A change of the tree makes one or two new nodes on each level, and the new tree shares the others.
+// A change makes one or two new nodes on each level.
 func TestChangeCopiesAFewNodes(t *testing.T) {
 	const n = 50_000
 	regions := make([]*Region, n)
@@ -246,7 +246,7 @@ func (t *table) nodes(f func(*table)) {
 	}
 }
 
-// RemoveRange waits for workers once, and not at all if none is inside.
+// RemoveRange waits once, and not at all if no worker is inside.
 func TestOneWaitForManyRegions(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, page)

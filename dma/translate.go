@@ -12,16 +12,15 @@ var ErrUnmapped = errors.New("unmapped address")
 // ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is the error for an access that a region does not allow, and for a pin of process memory.
+// ErrAccess is the error for an access that a region does not allow.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is the error for a range that lies in more pieces than its user accepts.
+// ErrScattered is the error for memory in more pieces than its user accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
-// Access is a kind of access of a device to memory.
+// Access is a device's kind of access to memory.
 type Access uint8
 
-// Kinds of access.
 const (
 	Read Access = iota
 	Write
@@ -35,14 +34,14 @@ func (a Access) String() string {
 	return "write"
 }
 
-// AddrError is the error for an address that a device cannot use. The text is formatted only on demand, as
-// guests can cause many such errors.
+// AddrError is the error for an address that a device cannot use. Guests can cause many: the text is formatted
+// only on demand.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that the device cannot use; of Pin, where the range begins
+	IOVA   uint64 // the first address that cannot be used; of Pin, where the range begins
 	Len    uint64 // bytes wanted from IOVA on
 	Access Access
-	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
+	Err    error
 }
 
 // Error implements error.
@@ -53,22 +52,22 @@ func (e *AddrError) Error() string {
 // Unwrap returns the sentinel.
 func (e *AddrError) Unwrap() error { return e.Err }
 
-// maxSegment is the longest segment that Translate makes, in bytes.
+// maxSegment is the most bytes of a segment.
 const maxSegment = 1 << 30
 
 // Translate appends to dst the segments of [iova, iova+n), each of which lies in one region. The caller is
-// inside the space. On an error, which is an *AddrError, Translate returns dst unchanged.
+// inside the space. After an *AddrError dst is unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate with at most limit segments in the result, which includes dst. If the range needs
-// more, it returns ErrScattered: limit bounds time and memory, however many regions the guest has made.
+// TranslateMax is Translate for a result of at most limit segments, with dst; more are ErrScattered. limit
+// bounds time and memory, whatever regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate is TranslateMax with root, a table that the space had since the caller entered it.
+// translate is TranslateMax with a table that the space had since Enter.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -91,9 +90,9 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 			return dst, &AddrError{s.name, iova, n, a, ErrScattered}
 		}
 		n -= k
-		iova += k // may wrap to 0, where no further region follows
+		iova += k // may wrap to 0
 		for ; k > maxSegment; k -= maxSegment {
-			if len(out)+1 >= limit { // at least one more segment follows
+			if len(out)+1 >= limit {
 				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
 			}
 			out = append(out, Segment{r, off, maxSegment})
@@ -111,8 +110,8 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures that a device copies (descriptor tables). The caller
-// is inside the space. No Copier counts these bytes.
+// ReadAt fills dst with the bytes at iova, for structures that a device copies. The caller is inside the space.
+// No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	t := NewTranslator(s)
@@ -125,9 +124,8 @@ type Pin struct {
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device may
-// write. The caller guards accesses with Recover, and closes the pin when the space maps other memory at the
-// address.
+// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. The caller guards
+// accesses with Recover.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -140,14 +138,14 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case off >= size:
 		return nil, s.unmapped(iova, n, Write)
 	case n > size-off:
-		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
+		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // beyond the region's end
 	case r.noAccess || r.readOnly:
 		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
-	return r.Pin(off, n) // safe: the region holds a reference to its file until Leave
+	return r.Pin(off, n) // the region holds its file until Leave
 }
 
-// Pin returns [off, off+n) of the region as memory, like Space.Pin, for callers that keep its file open.
+// Pin is Space.Pin for [off, off+n) of the region, whose file the caller keeps open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:
@@ -162,7 +160,7 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory, which the guest shares, and which must not be used after Close.
+// Bytes returns the memory, which is the guest's, too. It is valid until Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
 // File returns the file that the memory lies in.

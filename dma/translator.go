@@ -2,18 +2,18 @@ package dma
 
 import "math"
 
-// Translator translates addresses of one space for one user, such as a ring: it tries the region of the last
-// address first. One goroutine at a time uses it, between Space.Enter and Space.Leave.
+// Translator translates addresses of one space, and tries the region of the last address first. One goroutine
+// at a time uses it, between Space.Enter and Space.Leave.
 type Translator struct {
 	space  *Space
-	table  *table  // if the space has another table, region is void
-	region *Region // of the last segment that translate made; nil: none
+	table  *table  // of region
+	region *Region // of the last segment; nil: none
 }
 
 // NewTranslator returns a Translator of a space.
 func NewTranslator(s *Space) Translator { return Translator{space: s} }
 
-// TranslateMax returns the same as Space.TranslateMax.
+// TranslateMax is Space.TranslateMax.
 func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	if r := t.region; r != nil && t.table == t.space.table.Load() {
 		off := iova - r.iova
@@ -24,7 +24,7 @@ func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Ac
 	return t.translate(dst, limit, iova, n, a)
 }
 
-// translate asks the space, and remembers the last region.
+// translate remembers the last region.
 func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	root := t.space.table.Load()
 	out, err := t.space.translate(root, dst, limit, iova, n, a)
@@ -34,7 +34,7 @@ func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Acces
 	return out, err
 }
 
-// ReadAt is Space.ReadAt for a caller that defers Recover itself.
+// ReadAt is Space.ReadAt without Recover.
 func (t *Translator) ReadAt(dst []byte, iova uint64) error {
 	var few [2]Segment
 	segs, err := t.TranslateMax(few[:0], math.MaxInt, iova, uint64(len(dst)), Read)

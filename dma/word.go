@@ -13,8 +13,7 @@ import (
 // barrier) also sees what was stored before it. b must start at a multiple of 4 (Aligned) and have at least 4
 // bytes.
 //
-// atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the compiler moves no store behind
-// it.
+// On amd64 the store is XCHG, on arm64 STLR, both a release.
 func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }
@@ -23,15 +22,15 @@ func StoreWord(b []byte, v uint32) {
 // stored the word.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v in the word at the start of b if the word equals old, and reports whether it did.
-// It is both a release and an acquire.
+// CompareAndSwapWord stores v in the word at the start of b if that equals old, and reports whether it did. It
+// is both a release and an acquire.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
-// word returns a pointer to the first 4 bytes of b, which must be 4-aligned.
+// word panics if b is not 4-aligned.
 func word(b []byte) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b has a capacity of fewer than 4 bytes
+	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b is too short
 	if uintptr(p)&3 != 0 {
 		panic(fmt.Sprintf("dma: word at %p is not aligned", p))
 	}

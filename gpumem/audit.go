@@ -17,43 +17,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditWindow is the smallest number of successive bytes of a stream that make a hit.
+// AuditWindow is the least number of bytes of a hit.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. Streams whose seeds differ by k*step, with k less
-// than Bytes/8, have bytes in common: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed. The streams of seeds that differ by k*step have bytes
+// in common for a k below Bytes/8: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
 }
 
-// Hit is a piece of a stream that Audit found in memory, of at least AuditWindow bytes.
+// Hit is a piece of a stream in memory.
 type Hit struct {
 	Off       uint64 // in the memory
 	Len       uint64
-	Stream    int // index in the list of streams
+	Stream    int // index
 	StreamOff uint64
 }
 
-// auditChunk is the number of bytes that a worker scans at a time.
+// auditChunk is the bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
-// Audit finds the pieces of the streams in ram that have at least AuditWindow bytes, at any alignment in both,
-// in the order of ram.
+// Audit finds the pieces of streams in ram of at least AuditWindow bytes, at any alignment.
 //
-// Unrelated bytes make a false hit only if they equal a window by chance: for random bytes, all windows of 2^40
-// bytes of stream and all offsets of 2^40 bytes of memory are 2^80 pairs, so the probability is 2^80/2^512.
+// Among 2^40 random bytes of memory and 2^40 of streams the probability of a false hit is 2^80/2^512.
 //
-// ram must not shrink during the call. For a guest's memory use AuditReader on its file, whose holes it does
-// not fill.
+// ram must not shrink during the call. AuditReader on a guest's file does not fill holes.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, which up to two goroutines read at the same time. If r is an
-// *os.File, AuditReader skips the file's holes (which moves the file offset).
+// AuditReader is Audit for the size bytes of r, with up to two readers at the same time. It skips holes of an
+// *os.File, whose offset it moves.
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)
@@ -71,7 +68,7 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes returns a function that reports whether a range of a file consists only of holes.
+// holes reports whether a range of a file is a hole.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {
@@ -82,11 +79,10 @@ func holes(f *os.File) func(off, n uint64) bool {
 	}
 }
 
-// view returns [off, off+n) of the memory, valid until its next call.
+// view returns [off, off+n), valid until its next call.
 type view func(off, n uint64) ([]byte, error)
 
-// audit scans size bytes in chunks. A worker sees each chunk together with the next AuditWindow-1 bytes; join
-// merges hits that are cut at the ends of views.
+// Workers see AuditWindow-1 bytes beyond a chunk; join merges hits that are cut there.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -122,8 +118,7 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 	return join(all), nil
 }
 
-// join merges hits of the same stream, at the same distance between stream and memory, that overlap or are
-// adjacent.
+// join merges hits that belong together.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
@@ -146,18 +141,17 @@ func join(hits []Hit) []Hit {
 	return out
 }
 
-// scanner searches for streams; one goroutine uses it.
+// scanner is for one goroutine.
 type scanner struct {
 	streams []Stream
 	targets []target
 	hits    []Hit
 }
 
-// target is a stream, prepared for the search.
 type target struct {
-	base  uint64 // for word number i of the stream unmix64(word)*stepInv - base == i
-	words uint64 // complete words in the stream
-	// of the last hit in this view, so that confirm compares a long hit only once
+	base  uint64 // word number i has unmix64(word)*stepInv - base == i
+	words uint64 // in the stream
+	// The last hit: confirm compares a long one only once.
 	end      uint64
 	distance uint64
 }
@@ -174,8 +168,8 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// It skips blocks of zeros, except the AuditWindow-1 bytes next to other blocks. No window consists only of
-// zeros: it has at least seven words of the stream, which all differ, because mix64 is a bijection.
+// It skips blocks of zeros, except next to others: a window has seven words of the stream, which differ, as
+// mix64 is a bijection.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
@@ -197,10 +191,9 @@ func (s *scanner) scan(b []byte, off uint64) {
 
 // probe finds the pieces that have a window in b[from:to].
 //
-// A window contains at least seven complete words of its stream, at offsets that are eight bytes
-// apart. Testing eight offsets after each multiple of 56 finds one of the seven: their offsets are
-// the seven residues modulo 56 that are congruent modulo 8, and any eight successive residues
-// include one of these.
+// A window contains at least seven complete words of its stream, at offsets that are eight bytes apart. Testing
+// eight offsets after each multiple of 56 finds one of these: modulo 56 they are the seven residues that are
+// congruent modulo 8.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	last := to - 8
 	for group := from; group <= last; group += 56 {
@@ -215,7 +208,7 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	}
 }
 
-// confirm compares the bytes around b[pos], where a word of stream i was found, with the stream.
+// confirm compares the bytes around b[pos] with stream i.
 func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
 	if uint64(pos) < t.end && streamOff-uint64(pos) == t.distance {
@@ -235,5 +228,4 @@ func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 
 var zeros [auditBlock]byte
 
-// zero reports whether b, at most a block, is all zeros.
 func zero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }

@@ -17,8 +17,7 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i, from byte so on, to ram[pos:], and bytes around them that do not continue
-// the stream.
+// plant writes n bytes of stream i, from byte so on, to ram[pos:], and others around them.
 func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
 	FillAt(ram[pos:pos+n], seed, so)
@@ -30,8 +29,7 @@ func plant(ram []byte, pos, n, i int, so uint64) {
 	}
 }
 
-// TestAuditFindsEachWindow plants a window, or one byte less or nine more, at each alignment of memory and
-// stream.
+// The window has every alignment.
 //
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
@@ -75,7 +73,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
-// TestAuditAtTheEnds audits memory that ends, or begins, with a window.
+// Memory ends, or begins, with a window.
 func TestAuditAtTheEnds(t *testing.T) {
 	for size := AuditWindow; size < 5*AuditWindow; size++ {
 		for so := range uint64(8) {
@@ -92,13 +90,13 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// TestAuditIntoZeros plants windows whose first or last zeros lie in blocks of zeros.
+// The windows' first or last zeros lie in blocks of zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // becomes the offset of a window with so many zeros
+				so := align // of a window with so many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -108,7 +106,7 @@ func TestAuditIntoZeros(t *testing.T) {
 						break
 					}
 				}
-				for blocks := 1; blocks <= 8; blocks++ { // the window's place in probe's groups of 56 bytes depends on blocks
+				for blocks := 1; blocks <= 8; blocks++ { // for other places in probe's groups of 56 bytes
 					ram := make([]byte, (blocks+2)*auditBlock)
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1
@@ -133,8 +131,6 @@ func TestAuditIntoZeros(t *testing.T) {
 	}
 }
 
-// TestAuditAgainstSimple compares random plants with a simple search.
-//
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
@@ -172,7 +168,7 @@ func TestAuditAgainstSimple(t *testing.T) {
 	})
 }
 
-// simpleAudit looks up the windows of memory in a map of the streams' windows.
+// simpleAudit has a map of all windows.
 func simpleAudit(ram []byte, streams [][]byte) []Hit {
 	var hits []Hit
 	for i, s := range streams {
@@ -211,7 +207,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// TestAuditWithTheZeroWord has windows at and beside a word of the stream that is zero.
+// A word of the stream is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns an engine and a GPU of n MiB that is one buffer.
+// bigRig returns a GPU of n MiB that is one buffer.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -33,7 +33,6 @@ func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	return g, reg, e
 }
 
-// memory calls f with all of a GPU's memory.
 func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	t.Helper()
 	testkit.OK(t, dma.NewCopier().View(g.Region().Segment(0, uint32(g.Size())), int(g.Size()), func(b []byte) error {
@@ -42,7 +41,7 @@ func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	}))
 }
 
-// naive computes the digest by its definition.
+// naive is the definition.
 func naive(b []byte, extents []Extent) [32]byte {
 	var all, list []byte
 	for _, x := range extents {
@@ -87,7 +86,7 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// A flipped bit changes a digest, and so does a swap of two pieces or of two pages.
+// A flipped bit, or swapped pieces or pages, change a digest.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
@@ -140,14 +139,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Holes between the port's buffers, with and without lanes.
+	// Holes between buffers.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// No group of lanes crosses from one adjacent buffer to another.
+	// A group does not cross buffers.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte
@@ -155,7 +154,7 @@ func TestDigestIsRefused(t *testing.T) {
 	testkit.Equal(t, "digest", testkit.Must(e.Digest(t.Context(), 0, all))(t), want)
 }
 
-// CancelAll ends a digest, and waits for it.
+// CancelAll waits for a digest.
 func TestDigestEndsByCancelAll(t *testing.T) {
 	_, _, e := bigRig(t, 64)
 	for range maxInHand { // no piece gets its turn
@@ -185,7 +184,6 @@ func TestDigestEndsByCancelAll(t *testing.T) {
 	testkit.Equal(t, "bytes hashed", e.Stats().Hashed, 0)
 }
 
-// A file that loses its memory makes the digest fail.
 func TestDigestOfMemoryThatGoes(t *testing.T) {
 	files := dma.NewFiles()
 	ram := testkit.Memfd(t, 32<<20)

@@ -14,13 +14,13 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Status is the progress or the result of a job.
+// Status is the state of a job.
 type Status struct {
 	ID    uint64
 	Done  bool
-	Errno syscall.Errno // once done; 0 is success
-	Err   error         // the error behind Errno, for logs
-	Entry uint32        // the index of the first entry that is not completely done
+	Errno syscall.Errno // once done; 0: success
+	Err   error         // for logs
+	Entry uint32        // first entry that is not completely done
 	Bytes uint64        // done
 	Sum   [32]byte      // of SHA256
 }
@@ -28,59 +28,58 @@ type Status struct {
 // EngineOptions are options of NewEngine.
 type EngineOptions struct {
 	MaxJobs int // at one time; 0: 16
-	Keep    int // how many ended jobs Poll still knows; 0: 256
-	// Done is called, if it is not nil, by a job's goroutine when the job has ended. CancelAll waits for these
-	// calls, so Done must not wait for a caller of CancelAll.
+	Keep    int // ended jobs for Poll; 0: 256
+	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll waits for it: it must not wait
+	// for a caller of CancelAll.
 	Done func(Status)
-	// ToGuest and FromGuest return the links that a copy crosses between a GPU, by its number, and guest memory of
-	// a NUMA node, or -1 if the node is unknown: a job sleeps while a link is busy. nil: no delay.
+	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node, or -1 if unknown; a
+	// copy waits for them. nil: no delay.
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many pieces of an Engine's jobs and digests may be in progress at the same time.
+// maxInHand is how many pieces may be in progress at a time.
 const maxInHand = 2
 
 // Engine runs the jobs of one port (a guest's NIC). Several goroutines may call its methods.
 //
-// A job has its own goroutine and works in pieces of at most 1 MiB, and enters the guest's address space and
-// the registry anew for each piece. So a job that still needs a mapping or buffer when it is removed fails with
-// EFAULT, and the removal waits only for the pieces in progress.
+// A job works in pieces of at most 1 MiB, and enters the guest's address space and the registry anew for each
+// one. A removal waits for the pieces in progress; a job that needs more of that memory fails with EFAULT.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	inHand   chan struct{} // has one element for each piece in progress
+	inHand   chan struct{} // one element for each piece
 
 	mu    sync.Mutex
-	last  uint64              // under mu: the last id; ids are not reused
-	jobs  map[uint64]*running // under mu: jobs that have not ended
-	alive map[*running]bool   // under mu: the same, jobs in their call of Done, and digests
-	ended []Status            // under mu: the last Keep jobs that have ended, oldest first
+	last  uint64              // under mu: ids are not reused
+	jobs  map[uint64]*running // under mu: not ended
+	alive map[*running]bool   // under mu: jobs, also in their call of Done, and digests
+	ended []Status            // under mu: the last Keep, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
 	copies [dma.MaxGPUs]struct{ to, from byNode } // by GPU
 }
 
-// running is a job or a digest that has not ended. A digest uses only id, cancelled, bytes and gone.
+// running is a job or a digest that has not ended. A digest does not use all fields.
 type running struct {
 	id        uint64
 	job       Job
 	cancelled atomic.Bool
 	done      atomic.Uint32 // entries
 	bytes     atomic.Uint64
-	ended     chan struct{} // closed when the job's status is final and it accesses no memory any more
+	ended     chan struct{} // closed when status is final and no memory is accessed
 	gone      chan struct{} // closed at the end of the goroutine
 }
 
-// EngineStats counts what jobs did, and in Hashed digests too, in bytes except Jobs and Failed.
+// EngineStats counts bytes, except Jobs and Failed; Hashed includes digests.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // jobs that have ended; of these, with an error
+	Jobs, Failed                 uint64 // that have ended; of these, with errors
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
 
-// NewEngine returns an engine for the buffers of r and the guest memory of space.
+// NewEngine returns an engine for buffers and guest memory.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
@@ -115,7 +114,6 @@ func (e *Engine) Submit(j Job) (uint64, error) {
 	return r.id, nil
 }
 
-// do is the goroutine of a job.
 func (e *Engine) do(r *running, g *GPU) {
 	defer e.leave(r)
 	w := &work{running: r, e: e, gpu: g, copier: dma.NewCopier()}
@@ -141,7 +139,6 @@ func (e *Engine) do(r *running, g *GPU) {
 	}
 }
 
-// leave removes a job or a digest from the work that CancelAll cancels.
 func (e *Engine) leave(r *running) {
 	e.mu.Lock()
 	delete(e.alive, r)
@@ -166,7 +163,7 @@ func (r *running) status() Status {
 
 func (e *Engine) release() { <-e.inHand }
 
-// Poll returns a job's status, or ENOENT if there was no such job or its status is no longer kept.
+// Poll returns a job's status, or ENOENT if it is unknown.
 func (e *Engine) Poll(id uint64) (Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -179,8 +176,7 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job and returns its status when it accesses no memory any more; it may call Done after that. A
-// job that has already ended keeps its status.
+// Cancel stops a job, and returns its status when it accesses no memory any more. It may call Done later.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -192,7 +188,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops all jobs and digests, and returns when they, and the jobs' calls of Done, have ended.
+// CancelAll stops jobs and digests, and waits for their end, and for Done.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -214,17 +210,16 @@ func (e *Engine) Reset() {
 	e.ended = nil
 }
 
-// byNode counts bytes of guest memory by NUMA node: the index is 1 + node, or 0 if the node is unknown.
+// byNode counts bytes by NUMA node: index 1 + node; 0: unknown.
 type byNode [dma.MaxNodes + 1]atomic.Uint64
 
-// Copied returns how many bytes were copied from a GPU to guest memory of a NUMA node, and back; -1: the node
-// is unknown.
+// Copied returns how many bytes were copied from a GPU to a NUMA node, and back; -1: unknown.
 func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
-// Reduced returns how many bytes Reduce jobs have added.
+// Reduced returns the bytes of Reduce jobs.
 func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
 
 // Stats returns the counters.

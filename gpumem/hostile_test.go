@@ -9,8 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHostileJobs: each job fails, and writes no byte of RAM or outside the port's buffer.
-//
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func TestHostileJobs(t *testing.T) {
 	const big = 1<<64 - 8
@@ -85,8 +83,6 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses.
-//
 // Invariant: gpumem: Removing memory ends the jobs that still need it, and a reset of the engine
 // ends all its jobs.
 func TestMemoryGoesAway(t *testing.T) {
@@ -104,7 +100,7 @@ func TestMemoryGoesAway(t *testing.T) {
 			b.write(ramLen/2, bytes.Repeat(table(entry{bufOff, ramAt, 1 << 20}), n))
 			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
 			testkit.OK(t, err)
-			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // until the job is at work
+			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // until it is at work
 				if err != nil || s.Done {
 					t.Fatalf("%+v, %v", s, err)
 				}
@@ -121,7 +117,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// Jobs of a guest that has truncated its RAM fail, and another port continues.
+// Another port continues.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
@@ -141,11 +137,9 @@ func TestTruncatedRAM(t *testing.T) {
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
 	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
-	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this GPU still works
 }
 
-// FuzzEngine runs any job with any table.
-//
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func FuzzEngine(f *testing.F) {
 	b := newRig(f, EngineOptions{})

@@ -6,14 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a goroutine's thread that has the policy SCHED_IDLE until hurry is closed.
+// idleThread is a thread of SCHED_IDLE until hurry is closed.
 type idleThread struct {
 	hurry <-chan struct{} // nil: an ordinary thread
 	idle  bool
 }
 
-// begin gives the calling goroutine's thread the policy SCHED_IDLE, or, if that is not permitted, waits for
-// hurry or stop.
+// begin sets SCHED_IDLE, or, if that is not permitted, waits for hurry or stop.
 func (t *idleThread) begin(stop <-chan struct{}) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
@@ -25,20 +24,20 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread an ordinary one if hurry is closed.
+// look makes the thread an ordinary one once hurry is closed.
 func (t *idleThread) look() {
 	if !t.idle {
 		return
 	}
 	select {
 	case <-t.hurry:
-		_ = setPolicy(unix.SCHED_NORMAL) // if not permitted (sched(7)), the thread stays slow on a busy machine
+		_ = setPolicy(unix.SCHED_NORMAL) // may be refused (sched(7)): then it stays slow
 		t.idle = false
 	default:
 	}
 }
 
-// setPolicy sets the calling thread's scheduling policy and keeps its nice value.
+// setPolicy keeps the nice value.
 func setPolicy(policy uint32) error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The digest is the same whenever hurry is closed, and ends with its context.
 func TestDigestIdle(t *testing.T) {
 	g, _, e := bigRig(t, 40)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
@@ -36,8 +35,7 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// The thread has the policy SCHED_IDLE until hurry is closed, or longer for a user who may not leave that
-// policy (RLIMIT_NICE, sched(7)).
+// A user may not be allowed to leave SCHED_IDLE (RLIMIT_NICE, sched(7)).
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))
@@ -47,7 +45,7 @@ func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 		after = unix.SCHED_IDLE
 	}
 	hurry, ended := make(chan struct{}), make(chan struct{})
-	go func() { // the thread ends with it
+	go func() {
 		defer close(ended)
 		th := idleThread{hurry: hurry}
 		th.begin(nil)

@@ -13,38 +13,38 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Op is the operation of a job, with the control protocol's numbers.
+// Op is a job's operation, as in the control protocol.
 type Op uint8
 
 const (
-	Fill          Op = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
-	Poison        Op = 2 // write the byte Seed&0xff to [Off, Off+Len)
+	Fill          Op = 1 // writes the pattern of Seed from Stream on to [Off, Off+Len)
+	Poison        Op = 2 // writes the byte Seed&0xff to [Off, Off+Len)
 	Gather        Op = 3 // table: Src and Dst are GPU offsets
 	CopyToGuest   Op = 4 // table: Src is a GPU offset, Dst an IOVA
 	CopyFromGuest Op = 5 // table: Src is an IOVA, Dst a GPU offset
-	SHA256        Op = 6 // hash [Off, Off+Len)
-	Reduce        Op = 7 // table: add Src to Dst, both GPU offsets, as elements of type Seed
+	SHA256        Op = 6 // hashes [Off, Off+Len)
+	Reduce        Op = 7 // table: adds Src to Dst, both GPU offsets, as elements of type Seed
 )
 
 // Bounds of a job.
 const (
 	MaxEntries = 1 << 20
 	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // bytes between two checks of the cancel flag
-	batchLen   = 256     // entries of a table that are read, and processed, at a time
+	pieceLen   = 1 << 20 // bytes between two checks for cancellation
+	batchLen   = 256     // entries of a table at a time
 )
 
-// Job is work for an engine. Each range of GPU offsets must lie in one buffer that the engine's port (a guest's
-// NIC) has registered. Entries are processed in their order; if source and destination of an entry overlap, the
-// written bytes are unspecified.
+// Job is work for an engine. Each range of GPU offsets must lie in one buffer of the engine's port (a guest's
+// NIC). Entries are processed in their order; if source and destination of one overlap, the written bytes are
+// unspecified.
 type Job struct {
 	Op         Op
-	GPU        int    // of the job's GPU offsets
+	GPU        int    // of all GPU offsets
 	Off, Len   uint64 // Fill, Poison, SHA256
-	Seed       uint64 // Fill, Poison; Reduce: the elements' type
-	Stream     uint64 // Fill: byte position in the pattern's stream
-	Table      uint64 // other operations: address of the entries
-	TableInGPU bool   // Table is a GPU offset, not an IOVA
+	Seed       uint64 // Reduce: the elements' type
+	Stream     uint64 // Fill: in bytes
+	Table      uint64 // of the entries
+	TableInGPU bool   // Table is no IOVA
 	Entries    uint32
 }
 
@@ -61,7 +61,7 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is the execution of a job, or one worker of a digest; one goroutine uses it.
+// work is one goroutine's, for a job or a digest.
 type work struct {
 	*running
 	e      *Engine
@@ -71,9 +71,9 @@ type work struct {
 	thread idleThread // of a digest
 
 	table    [batchLen * EntryLen]byte // scratch
-	entries  [batchLen]entry           // entries read from the table; entries[first:n] are not done
+	entries  [batchLen]entry           // entries[first:n] are not done
 	n, first int
-	part     uint32 // bytes of entries[first] that are done
+	part     uint32 // bytes of entries[first] that are
 	segs     []dma.Segment
 	dst, src []dma.Segment
 }
@@ -100,13 +100,12 @@ func (w *work) run() error {
 		return w.list(&w.e.reduced)
 	case CopyToGuest:
 		return w.list(&w.e.toGuest)
-	default: // CopyFromGuest: Submit rejects other values
+	default: // CopyFromGuest
 		return w.list(&w.e.fromGuest)
 	}
 }
 
-// inPlace calls f for successive parts of [Off, Off+Len) of the GPU's memory, with the bytes and their offset
-// in that range.
+// inPlace calls f for parts of [Off, Off+Len), with their bytes and positions.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		off, n := w.job.Off+done, min(w.job.Len-done, pieceLen)
@@ -122,7 +121,7 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	return nil
 }
 
-// view calls f with [off, off+n) of the GPU's memory, which must lie in one buffer; n is at most groupLen.
+// view calls f with [off, off+n) of the GPU's memory, which must lie in one buffer.
 func (w *work) view(off, n uint64, f func(b []byte)) error {
 	if err := w.acquire(); err != nil {
 		return err
@@ -172,8 +171,7 @@ func (w *work) list(c *atomic.Uint64) error {
 	return nil
 }
 
-// links returns the function for the links that a copy to or from guest memory crosses, and the counters of
-// such copies; nil: the job copies only within GPU memory.
+// links returns a function for the links of copies to or from guest memory, and their counters.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -185,8 +183,7 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count adds the first n bytes of a batch to the counters by NUMA node, and returns the node of the first byte
-// whose node is known, or -1.
+// count counts the first n bytes of a batch by NUMA node, and returns the first known node, or -1.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -206,10 +203,10 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is the interval at which a job that waits for a link checks whether it was cancelled.
+// longestSleep is between checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
-// cross reserves the links for n copied bytes, and sleeps until the reserved time is over.
+// cross waits for the links that n bytes take.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -221,7 +218,7 @@ func (w *work) cross(links *shape.Route, n uint64) error {
 	return nil
 }
 
-// readTable reads n entries of the table, from entry next on.
+// readTable reads n entries from number next on.
 func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	w.n, w.first = 0, 0
 	addr, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
@@ -244,7 +241,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch copies, or adds, at most pieceLen bytes of the entries that are not done.
+// batch works on at most pieceLen bytes of entries.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -279,7 +276,6 @@ func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	return copied, bad
 }
 
-// add appends [part, part+n) of an entry to the segments.
 func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	src, dst := e.src+part, e.dst+part
 	if src < e.src || dst < e.dst {
@@ -292,12 +288,12 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	// Without a destination w.src is longer than w.dst: Copy ends with the shorter list.
+	// Without a destination w.src is longer than w.dst.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
 
-// reduce adds w.src to w.dst, where each part of an entry is one segment in both.
+// reduce adds w.src to w.dst, segment by segment.
 func (w *work) reduce() (done uint64, err error) {
 	for i := range w.dst {
 		err := w.copier.View(w.dst[i], pieceLen, func(dst []byte) error {
@@ -314,8 +310,7 @@ func (w *work) reduce() (done uint64, err error) {
 	return done, nil
 }
 
-// segments appends n bytes of the guest's memory, or if guest is false of the GPU's, to segs; after an error
-// segs is unchanged.
+// segments appends n bytes of the guest's memory, or of the GPU's, to segs, unless there is an error.
 func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
 	error) {
 	if !guest {
@@ -335,7 +330,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance marks the entries as done that a failed batch has copied completely, copied bytes in all.
+// advance counts entries of a failed batch that are complete, with copied bytes in all.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -347,7 +342,7 @@ func (w *work) advance(copied uint64) {
 	}
 }
 
-// piece calls f while neither the guest's memory nor the port's buffers can be removed.
+// piece calls f while no memory can be removed.
 func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
@@ -357,7 +352,7 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits until fewer than maxInHand pieces are in progress, and adds one; Engine.release removes it.
+// acquire waits for one of maxInHand places; Engine.release frees it.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

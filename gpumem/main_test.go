@@ -24,7 +24,6 @@ func wantErr(t testing.TB, what string, err, want error) {
 	}
 }
 
-// noLeak checks at the end of the test that no descriptor and no mapped file is left.
 func noLeak(t testing.TB, files *dma.Files) {
 	testkit.CheckFDs(t)
 	t.Cleanup(func() { testkit.Equal(t, "files that are still mapped", files.Len(), 0) })

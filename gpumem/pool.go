@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// FramePages is an upper bound for the pages of a frame of 64 KiB.
+// FramePages bounds the pages of a frame of 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
 // Range is a piece of a GPU's memory.
@@ -17,7 +17,7 @@ type Range struct {
 	Len uint32
 }
 
-// Piece is a part of a page, with payload that the device wrote.
+// Piece is a part of a page with payload.
 type Piece struct {
 	Page uint32
 	Off  uint16
@@ -31,21 +31,19 @@ const (
 )
 
 type page struct {
-	refs   int32 // or the number of queued frames and tokens that hold the page
+	refs   int32 // or references: queued frames and tokens
 	tokens int32 // of refs
 }
 
-// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Its lock is a leaf:
-// methods take no other lock under it.
+// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods take no other
+// lock under its lock.
 //
-// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of the
-// stack, which has queued a frame, and of tokens, which a user has. When the last reference is dropped, the
-// page is free again.
+// A page is free, then posted to the NIC, then held by references of the stack, which has queued a frame, and
+// of tokens. Without references it is free again.
 type Pool struct {
 	gpu int
-	off uint64 // of page 0 in the GPU's memory
-	// reserve is how many pages must be free or posted when the stack keeps out-of-order data: the missing segment
-	// needs a buffer.
+	off uint64 // of page 0, in the GPU
+	// reserve is how many pages must be free or posted when the stack keeps out-of-order data.
 	reserve int
 	refill  func(queue int)
 	ended   func()
@@ -55,14 +53,14 @@ type Pool struct {
 	free    []uint32 // TakePages takes the last one first
 	posted  int
 	held    int   // pages with tokens
-	waiting []int // queues that got fewer pages than they asked for
+	waiting []int // that got too few pages
 	closed  bool
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for a queue
-// that got too few pages when pages become free, and ended once, when it is closed and has all its pages back;
-// both without holding its lock.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. It calls refill for a queue that
+// got too few pages when some are free, and ended once, when it is closed and has all pages; both without its
+// lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -80,8 +78,7 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 
 func (p *Pool) Pages() int { return len(p.pages) }
 
-// TakePages takes free pages to post to a queue, writes their offsets in the GPU to dst, and returns how many
-// it took.
+// TakePages takes free pages to post to a queue, and writes their offsets in the GPU to dst.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +99,7 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	return n
 }
 
-// ReturnPages takes back pages that the device did not use.
+// ReturnPages takes back unused pages of the device.
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
@@ -115,7 +112,6 @@ func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	f()
 }
 
-// takeBackLocked makes a page free if it is posted.
 func (p *Pool) takeBackLocked(i uint32) {
 	if p.pages[i].refs == pagePosted {
 		p.posted--
@@ -124,7 +120,6 @@ func (p *Pool) takeBackLocked(i uint32) {
 	}
 }
 
-// index returns the page at an offset in the GPU.
 func (p *Pool) index(off uint64) (uint32, bool) {
 	if off < p.off || (off-p.off)/PageSize >= uint64(len(p.pages)) {
 		return 0, false
@@ -132,22 +127,20 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / PageSize), true
 }
 
-// Supply is the degree to which a pool has pages left for arriving data.
+// Supply is how well a pool can take arriving data.
 type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
 	SupplyLow          // refuse out-of-order data
-	SupplyEmpty        // accept only the next segment of the stream
+	SupplyEmpty        // accept only the stream's next segment
 )
 
-// segmentPages hold one segment with an MTU of at most 9,000.
+// segmentPages hold a segment with an MTU of at most 9,000.
 const segmentPages = 4
 
-// Supply returns the state that the pool will have after it keeps the pages of an arriving frame. It is
-// SupplyLow when fewer pages than the reserve are left, or when queued data has more than half of the pages.
-// SupplyEmpty comes as late as possible: without segments in order, the sender would deliver one segment per
-// retransmission timeout.
+// Supply returns the state after an arriving frame's pages. SupplyLow: fewer pages than the reserve are left,
+// or queued data has more than half of them.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,12 +153,12 @@ func (p *Pool) Supply(frame int) Supply {
 	return SupplyOK
 }
 
-// Window returns the receive buffer that fits the pool if each page holds a segment of mss bytes.
+// Window returns the receive buffer if each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive appends to dst[:0] the device's ranges as pieces, n bytes in all, and takes a reference to each page
-// for the stack. The device is not trusted: if it names a page that it did not get, or too few bytes, Receive
-// takes nothing and returns false.
+// Receive appends the device's ranges, n bytes in all, to dst[:0], with a reference of the stack to each page.
+// If the device, which is not trusted, names a page that it did not get, or too few bytes, Receive returns
+// false.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -192,7 +185,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard makes the posted pages of a frame that is not delivered free.
+// Discard frees the posted pages of a frame.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -203,7 +196,7 @@ func (p *Pool) Discard(ranges []Range) {
 	p.unlockAndNotify()
 }
 
-// Release drops the stack's references to the pages of a frame.
+// Release drops the stack's references to pages.
 func (p *Pool) Release(pieces []Piece) {
 	p.mu.Lock()
 	for _, pc := range pieces {
@@ -212,7 +205,7 @@ func (p *Pool) Release(pieces []Piece) {
 	p.unlockAndNotify()
 }
 
-// hold adds a token's reference to each of the pages, which must have references already.
+// hold adds references of tokens to pages that have some.
 func (p *Pool) hold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -241,7 +234,7 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndNotify unlocks, then calls refill and ended where they are due.
+// unlockAndNotify unlocks, and calls refill and ended.
 func (p *Pool) unlockAndNotify() {
 	var queues [8]int
 	notify := queues[:0]
@@ -257,9 +250,8 @@ func (p *Pool) unlockAndNotify() {
 	f()
 }
 
-// Close ends the pool: it gives out no more pages. stopped means that the device has stopped using the queues:
-// posted pages become free. Otherwise the device may still write to them: they stay posted until they are
-// returned, discarded or received, or until a Close with stopped.
+// Close ends the pool. stopped means that the device does not use the queues: posted pages become free.
+// Otherwise they stay posted until they come back, or until a Close with stopped.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -284,8 +276,8 @@ type PoolStats struct {
 	Pages  int
 	Free   int
 	Posted int // the NIC may write to them
-	Queued int // only the stack references them
-	Held   int // have a token that a user holds
+	Queued int // with references of the stack only
+	Held   int // with tokens
 }
 
 // Stats returns a snapshot.

@@ -18,7 +18,7 @@ func newPool(gpu int, off, size uint64) *Pool {
 	return p
 }
 
-// testPool returns a pool of n pages, received as a frame.
+// testPool has received n pages.
 func testPool(n int) (*Pool, []Piece) {
 	p := newPool(0, 1<<20, uint64(n)*PageSize)
 	offs := make([]uint64, n)
@@ -34,8 +34,6 @@ func testPool(n int) (*Pool, []Piece) {
 	return p, pieces
 }
 
-// Tokens follow Linux's rule.
-//
 // Invariant: gpumem: The lowest free token is issued first, and a page is free after its last
 // reference.
 func TestTokensAreLowestFirst(t *testing.T) {
@@ -98,8 +96,6 @@ func TestTokensAreLowestFirst(t *testing.T) {
 	})
 }
 
-// The device is not trusted.
-//
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 	p := newPool(2, 1<<20, 64*PageSize)
@@ -144,7 +140,7 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// The pool calls refill once for a queue that got too few pages.
+// refill is called once.
 //
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
@@ -158,7 +154,7 @@ func TestDryPoolTells(t *testing.T) {
 	}
 	var tk Tokens
 	var tokens [3]uint32
-	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // two frags of one page
+	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // of one page
 	p.Release(pieces)
 	for i, want := range []int{0, 1, 1} {
 		if tk.Put([]TokenRange{{Start: tokens[i], Count: 1}}, 1); len(refilled) != want {
@@ -170,8 +166,6 @@ func TestDryPoolTells(t *testing.T) {
 	}
 }
 
-// A closed pool ends when the last page is back from the device, the stack, and the user.
-//
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	ended := 0
@@ -182,7 +176,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	var tk Tokens
 	tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 	p.Release(pieces)
-	p.Close(false) // the device still uses the queues
+	p.Close(false) // the device uses the queues
 	p.ReturnPages(1, offs[1:2])
 	testkit.Equal(t, "pages of a closed pool", p.TakePages(1, offs), 0)
 	if s := p.Stats(); ended != 0 || s != (PoolStats{Pages: 4, Free: 1, Posted: 2, Held: 1}) {
@@ -198,7 +192,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// A pool that fills up is first low, then empty.
+// The pool is first low, then empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
@@ -206,7 +200,7 @@ func TestSupply(t *testing.T) {
 	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
 	var tk Tokens
 	for i, off := range offs {
-		for _, frame := range []int{1, FramePages} { // before it is received
+		for _, frame := range []int{1, FramePages} { // not yet received
 			want := SupplyOK
 			if spare := 100 - i - frame; spare < segmentPages {
 				want = SupplyEmpty
@@ -218,7 +212,7 @@ func TestSupply(t *testing.T) {
 			}
 		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
-		if i%2 == 0 { // so that queued data never has more than half of the pages
+		if i%2 == 0 { // queued data must not have more than half of the pages
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}

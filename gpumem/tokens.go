@@ -8,16 +8,15 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens has the tokens of a connection: one for each frag, with which the connection's user returns the frag's
-// page. Issue takes the lowest free token first, from 1, and reuses tokens at once, as Linux does
-// (net/ipv4/tcp.c: tcp_xa_pool_refill). Methods take its lock before the pools' locks.
+// Tokens has a connection's tokens, by which its user returns pages. Issue takes the lowest free one, from 1,
+// as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill). Its lock comes before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
-	held   []held   // by token - 1; pool is nil if the token is free
-	free   []uint64 // a set bit for each free token
-	low    int      // words of free before this index are 0
-	pages  []uint32 // scratch of Put
+	held   []held   // by token - 1; pool nil: free
+	free   []uint64 // a bit set for each free token
+	low    int      // free has no bits before it
+	pages  []uint32 // of Put
 }
 
 type held struct {
@@ -25,7 +24,7 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the pages, which must be held, to dst. It returns false after Close.
+// Issue writes a token for each of the held pages to dst. It returns false after Close.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +49,7 @@ func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	return true
 }
 
-// takeLocked makes an issued token free, and returns the page that it held; false: the token was not issued.
+// takeLocked frees an issued token, and returns its page; false: it was not issued.
 func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	i := int(token) - 1
 	if i < 0 || i >= len(t.held) || t.held[i].pool == nil {
@@ -63,7 +62,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put takes back the issued ones of the first limit tokens in ranges, and returns how many.
+// Put frees the issued ones of the first limit tokens in ranges.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -93,7 +92,7 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
-// Held returns how many issued tokens are for pages of a pool.
+// Held counts tokens of a pool.
 func (t *Tokens) Held(p *Pool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +104,7 @@ func (t *Tokens) Held(p *Pool) (n int) {
 	return n
 }
 
-// Close takes all tokens back; Issue issues none any more.
+// Close frees all tokens, and ends Issue.
 func (t *Tokens) Close() {
 	t.mu.Lock()
 	t.closed = true

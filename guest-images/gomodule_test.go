@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A vnic built by `go install` has its guest program from the cache, or builds it if the go tool finds the same
-// module.
+// The go tool builds the guest program only from the same module.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)
@@ -42,7 +41,7 @@ esac
 		if err != nil || string(p.content) != "\x7fELF of /" {
 			t.Fatalf("%q, %v", p.content, err)
 		}
-		// the second iteration finds the program in the cache
+		// the second iteration finds it in the cache
 		if err := os.Remove(filepath.Join(tools, "go")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ko makes an ELF file with a .modinfo section.
+// ko has a section .modinfo.
 func ko(t *testing.T, info string) []byte {
 	t.Helper()
 	const headerLen, sectionLen = 64, 64
@@ -69,7 +69,6 @@ func gzOf(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// kernel makes a module directory.
 func kernel(t *testing.T) string {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "kernel/a/top-module.ko.xz"), xzOf(t, ko(t, "license=GPL\x00depends=mid,built-in\x00")))
@@ -254,6 +253,6 @@ func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
 func FuzzModuleNeeds(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _, _ = moduleInfo(b) // it must not panic
+		_, _, _ = moduleInfo(b) // must not panic
 	})
 }

@@ -22,7 +22,7 @@ import (
 // Path is $PATH of programs in a guest.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
-// maxFirstLine is up to where the kernel reads a script's first line (BINPRM_BUF_SIZE).
+// maxFirstLine is BINPRM_BUF_SIZE.
 const maxFirstLine = 256
 
 func firstLine(host string) (string, error) {
@@ -38,7 +38,7 @@ func firstLine(host string) (string, error) {
 	return line, nil
 }
 
-// Script adds the interpreter of a file in the overlay, if the file is a script.
+// Script adds the interpreter of a script in the overlay.
 func (o *Overlay) Script(guest string) error {
 	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
@@ -54,9 +54,8 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds the interpreters of executable scripts that were given to Copy by name. If an interpreter is
-// missing on this machine, Notes mentions the script. Call Scripts after all copies, which may have added
-// interpreters.
+// Scripts adds interpreters of executable scripts that were given to Copy by name, and notes missing ones. Call
+// it after all copies.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -70,8 +69,7 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds the interpreter that a script's first line names and, if that is env, the program that env
-// starts.
+// interpreter adds a script's interpreter and, if that is env, what env starts.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
 		return fmt.Errorf("%s: too many nested script interpreters", script)
@@ -92,7 +90,7 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds the program that a script's env looks for in the guest's PATH.
+// fromPath adds a program that env looks for in the guest's PATH.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
@@ -112,7 +110,7 @@ func (o *Overlay) fromPath(script, name string, depth int) error {
 	return o.runner(script, found, target, depth)
 }
 
-// runner adds host, a program that runs scripts, at the path guest, unless the overlay has a file there.
+// runner adds host at the path guest, unless a file is there.
 func (o *Overlay) runner(script, host, guest string, depth int) error {
 	if o.Has(guest) {
 		return nil
@@ -134,7 +132,7 @@ func exists(host string) bool {
 	return err == nil
 }
 
-// alone matches the names of interpreters that need no library of scripts.
+// alone matches interpreters that need no library.
 var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
 
 func (o *Overlay) noteLibrary(host string) {
@@ -146,16 +144,16 @@ func (o *Overlay) noteLibrary(host string) {
 		host))
 }
 
-// A runtime is an interpreter that needs a library of scripts and can print where it is.
+// A runtime is an interpreter with a library of scripts.
 type runtime struct {
 	name *regexp.Regexp
-	// ask are the arguments with which it prints its path and the directories of its library, one per line.
+	// ask are arguments that print its path and its library's directories, one per line.
 	ask  []string
-	skip *regexp.Regexp // names in the library that are not copied
+	skip *regexp.Regexp // names that are not copied
 }
 
-// Packages that users have installed beside the library (site-packages and the like) are not copied: they may
-// be gigabytes. Nor are Python's compiled files, which are valid only with the times of their sources.
+// Packages that users have installed (site-packages) may be gigabytes. Python's compiled files are valid only
+// with the times of their sources.
 var runtimes = []runtime{
 	{regexp.MustCompile(`^python([23](\.\d+)?)?$`),
 		[]string{"-I", "-c", "import os, sys, sysconfig; p = sysconfig.get_paths(); " +
@@ -177,11 +175,10 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer is the most bytes that an interpreter may print for ask.
+// maxAnswer bounds the output of ask.
 const maxAnswer = 64 << 10
 
-// paths runs host with ask, and returns the interpreter's path and the directories of its library, or "": host
-// has a runtime's name, but may be any program.
+// paths returns "" if host, which may be any program, does not answer ask.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -205,7 +202,7 @@ func (r *runtime) paths(host string) (program string, library []string) {
 	return program, library
 }
 
-// limited keeps what is written to it, at most maxAnswer bytes; beyond it calls full and fails.
+// limited keeps at most maxAnswer bytes; beyond it calls full and fails.
 type limited struct {
 	buf  bytes.Buffer // not embedded: io.Copy would use its ReadFrom
 	full func()
@@ -219,8 +216,7 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// withLibrary adds an interpreter and its library, if host is one of runtimes. It copies the interpreter's real
-// file, even if host is a version manager's script.
+// withLibrary copies the interpreter's real file, even if host is a version manager's script, and its library.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {
@@ -242,7 +238,7 @@ func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 		o.Link(guest, program)
 	}
 	notes := o.Notes
-	defer func() { o.Notes = notes }() // discards notes about parts of the library
+	defer func() { o.Notes = notes }() // the user did not name parts of the library
 	for _, dir := range library {
 		err := o.copyTree(dir, dir, func(name string) bool { return r.skip.MatchString(name) })
 		if err != nil {

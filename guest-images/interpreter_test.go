@@ -59,15 +59,12 @@ func FuzzFirstLine(f *testing.F) {
 	})
 }
 
-// inPath sets PATH to a directory of this test.
 func inPath(t *testing.T) string {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	return dir
 }
 
-// A script's interpreter is copied to where the guest looks for it.
-//
 // Invariant: vnic boot: Mistakes are found before anything boots.
 func TestInterpretersComeAlong(t *testing.T) {
 	bin := inPath(t)
@@ -89,7 +86,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 
 	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))
-	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // replaces the interpreter in the guest
+	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // as the interpreter in the guest
 	o.Scripts()
 	if m := unpacked(t, o); !strings.Contains(m[strings.TrimPrefix(bin, "/")+"/mine"], "X=y") {
 		t.Errorf("the interpreter is %q", m[strings.TrimPrefix(bin, "/")+"/mine"])
@@ -118,7 +115,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay() // a script that is only copied
+		o := NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
@@ -134,7 +131,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-// The interpreter is asked for the path of its library: a version manager's script starts another program.
+// A version manager's script starts another program as interpreter.
 func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	bin, root := inPath(t), t.TempDir()
 	for _, f := range []string{"bin/python3.99", "lib/python3.99/os.py", "lib/python3.99/json/decoder.py",
@@ -162,7 +159,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// A program that is named perl, but is none, is copied without a library.
+	// A program that only has the name perl.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()
@@ -171,7 +168,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	}
 }
 
-// For a link to a directory, the directory and its content are copied.
+// The directory behind a link is copied.
 func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))

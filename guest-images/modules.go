@@ -20,34 +20,31 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// ErrNoModule is the error for a name that no module of the kernel has.
+// ErrNoModule means that the kernel has no such module.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
-// ErrOtherKernel is the error for modules built for another kernel.
+// ErrOtherKernel means a module of another kernel.
 var ErrOtherKernel = errors.New("made for another kernel")
 
-// ErrBadModule is the error for a file that cannot be read, is no module, or has an unknown compression.
+// ErrBadModule means a file that cannot be read as a module.
 var ErrBadModule = errors.New("cannot be read as a module")
 
-// module is a kernel module for an image.
 type module struct {
-	name    string   // with underscores, as in the kernel
-	needs   []string // modules on which it depends
-	release string   // of its kernel; "": unknown
-	packed  []byte   // the file as found
-	content []byte   // for the image; nil: built into the kernel
+	name    string   // with underscores
+	needs   []string // dependencies
+	release string   // "": unknown
+	packed  []byte   // as found
+	content []byte   // nil: built in
 	ext     string   // ".ko", or zstdModule
-	file    string   // its path; "": built into the kernel
+	file    string   // "": built in
 }
 
-// zstdModule is the suffix of modules that the kernel decompresses itself.
+// zstdModule is for modules that the kernel decompresses itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules by name in a kernel's module directory, with their dependencies, which it reads from
-// the modules, and of .ko.zst files from modules.dep: an unpacked kernel package may have no modules.dep.
+// resolve finds modules with their dependencies, which are in the modules, or for .ko.zst files in modules.dep.
 //
-// It reads vnicgpu from the file that $VNIC_GPU_MODULE names, else from gpuModule, even if dir has a module of
-// that name.
+// It reads vnicgpu from $VNIC_GPU_MODULE, else from gpuModule, never from dir.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	var index map[string]string
 	var builtin map[string]bool
@@ -82,7 +79,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 		if err != nil {
 			return err
 		}
-		if m.ext == zstdModule { // compressed
+		if m.ext == zstdModule {
 			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
@@ -101,8 +98,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	return mods, nil
 }
 
-// HasModule reports whether a kernel's module directory has a file of a module of that name; a built-in module
-// has none.
+// HasModule reports whether a kernel's module directory has a file of the module.
 func HasModule(dir, name string) bool {
 	index, _, err := scan(dir)
 	_, ok := index[kernelName(name)]
@@ -111,7 +107,7 @@ func HasModule(dir, name string) bool {
 
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName returns the kernel's name of a module file, or "" for other files.
+// moduleName returns a module file's name in the kernel; "": no module.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
 	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
@@ -120,12 +116,12 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack reports whether a suffix is of a compression that is not supported.
+// unknownPack reports whether a suffix is of an unsupported compression.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
 
-// scan lists a module directory: the files by module name, and the names in modules.builtin.
+// scan lists modules' files, and the names in modules.builtin.
 func scan(dir string) (index map[string]string, builtin map[string]bool, err error) {
 	if dir == "" {
 		return nil, nil, errors.New("no module directory given: name one with --modules")
@@ -157,7 +153,7 @@ func scan(dir string) (index map[string]string, builtin map[string]bool, err err
 	return index, builtin, nil
 }
 
-// readDep reads depmod's list, if there is one: "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
+// readDep reads lines of depmod: "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
 func readDep(path string) (map[string][]string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -174,8 +170,7 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. Unless unpack is true, it leaves a .ko.zst file as it is, without needs and
-// release. Its error is ErrBadModule.
+// Unless unpack is set, a .ko.zst file stays packed, without needs and release. Its error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -198,7 +193,6 @@ func readModule(name, path string, unpack bool) (module, error) {
 	return m, err
 }
 
-// parse unpacks m.packed, and reads its needs and release.
 func (m *module) parse() (err error) {
 	if m.content, err = decompress(m.packed); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
@@ -206,7 +200,7 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns an error if a module was built for another kernel than release; "" is unknown.
+// checkRelease returns ErrOtherKernel; "" is unknown.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -220,7 +214,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule is the most bytes of an unpacked module.
+// maxModule bounds unpacked modules.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -250,8 +244,7 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux
-// include/linux/module.h, MODULE_INFO).
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." (Linux include/linux/module.h, MODULE_INFO).
 func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {
@@ -278,30 +271,30 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	return needs, release, nil
 }
 
-// GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
+// GPUModule is the driver of a guest's GPU: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
 // EnvGPUModule names a vnicgpu.ko that replaces the built one.
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
-// ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
+// ErrNoGPUModule means that no vnicgpu.ko was given.
 var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
-// ErrGPUModule is wrapped by errors about the file vnicgpu.ko.
+// ErrGPUModule is in errors about the file vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
 //go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
 var gpuSource embed.FS
 
-// GPUModuleSource returns the source files of vnicgpu.ko.
+// GPUModuleSource returns the sources of vnicgpu.ko.
 func GPUModuleSource() fs.FS {
-	dir, _ := fs.Sub(gpuSource, "vnicgpu") // Sub fails only for an invalid name
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // only for an invalid name
 	return dir
 }
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModule reads a module of vnic from the file that $VNIC_GPU_MODULE names, else from file.
+// ownModule reads $VNIC_GPU_MODULE, else file.
 func ownModule(name, file string) (module, error) {
 	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
 	if m.file == "" {
@@ -317,14 +310,15 @@ func ownModule(name, file string) (module, error) {
 	return m, err
 }
 
-// ModuleFile is a kernel module, as read from its file.
+// ModuleFile is a kernel module's file.
 type ModuleFile struct {
 	Path    string // "": built in
-	Release string // of its kernel; "": unknown
+	Release string // "": unknown
 	content []byte
 }
 
-// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or ErrBadModule.
+// FindModule looks for a module in a kernel's module directory. Among its errors are ErrNoModule and
+// ErrBadModule.
 func FindModule(dir, name string) (*ModuleFile, error) {
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -345,13 +339,13 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module's string table has a symbol, defined or imported.
+// Names reports whether the module defines or imports a symbol.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }
 
-// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules and their
-// dependencies. Its error may be ErrNoModule or ErrBadModule.
+// ModuleFiles returns the files that Build reads from a kernel's module directory for modules. Among its errors
+// are ErrNoModule and ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	for _, m := range mods {

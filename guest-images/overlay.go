@@ -19,41 +19,40 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// ErrTooMuch is the error for files that do not fit into a guest's memory.
+// ErrTooMuch means files that do not fit into a guest's memory.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. It has a dynamic program
-// together with its ELF interpreter and its libraries, at the same paths as on this machine. Write reads the
-// files' content. One goroutine at a time may use an Overlay.
+// Overlay is an archive of a user's files that the kernel unpacks over an image. Dynamic programs come with ELF
+// interpreter and libraries, at the same paths as on this machine. Write reads the files' content. One
+// goroutine at a time may use an Overlay.
 type Overlay struct {
-	Notes []string // messages for the user
+	Notes []string // for the user
 
-	files map[string]overlayFile // by path without the first slash
+	files map[string]overlayFile // without the first slash
 	bytes uint64
 	find  elfdeps.Finder
-	named []string // guest paths of files that the user named
+	named []string // guest paths
 }
 
 type overlayFile struct {
 	newc.File
-	from string // on this machine; "": generated content
+	from string // on this machine; "": generated
 }
 
-// NewOverlay returns an empty overlay that looks for libraries where this process would find them.
+// NewOverlay returns an empty overlay, which looks for libraries as this process would.
 func NewOverlay() *Overlay {
 	return &Overlay{files: map[string]overlayFile{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the size of the copied files.
+// Bytes returns the copied files' size.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are guest paths of other file systems, or of vnic's own files.
+// hidden are guest paths of other file systems, or of vnic.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
-// guestPath checks and cleans a guest path from the user.
 func guestPath(p string) (string, error) {
 	if !path.IsAbs(p) || strings.ContainsRune(p, 0) {
 		return "", fmt.Errorf("%q is no absolute path in the guest", p)
@@ -84,7 +83,7 @@ func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target
 // Dir adds a directory.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put adds a file, unless the overlay has one at this path.
+// put keeps an earlier file at this path.
 func (o *Overlay) put(guest string, f newc.File, from string) {
 	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
 	if _, ok := o.files[f.Name]; !ok && f.Name != "" {
@@ -92,7 +91,7 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine, with modes, and with links inside a directory.
+// Copy adds a file or a directory of this machine, with modes and links.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -109,9 +108,9 @@ func (o *Overlay) Copy(host, guest string) error {
 	return o.copyTree(host, guest, func(string) bool { return false })
 }
 
-// copyTree adds a directory, without the files and directories whose names skip matches.
+// copyTree leaves out names that skip matches.
 func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) error {
-	host, err := filepath.EvalSymlinks(host) // WalkDir follows no links, not even its root
+	host, err := filepath.EvalSymlinks(host) // WalkDir does not follow its root
 	if err != nil {
 		return err
 	}
@@ -149,7 +148,7 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds one of vnic's own files, also at a path that is refused for a user's file.
+// Ours adds a file of vnic's own, at any path.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
 	if err != nil {
@@ -158,10 +157,10 @@ func (o *Overlay) Ours(host, guest string) error {
 	return o.file(host, path.Clean(guest), st, needNone)
 }
 
-// Program adds a program that the guest will run, with its dependencies: an ELF program or a script.
+// Program adds a program for the guest to run, with its dependencies: ELF or a script.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
-const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
+const maxScripts = 4 // interpreters of interpreters (execve(2))
 
 func (o *Overlay) program(host, guest string, depth int) error {
 	st, err := os.Stat(host)
@@ -195,7 +194,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs returns why a guest cannot run an ELF program, or nil.
+// runs returns why a guest cannot run an ELF program.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -208,12 +207,12 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs selects which libraries of a file are added with it.
+// needs selects libraries to add with a file.
 type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that this machine has: the user did not name this file
+	needSome       // those that this machine has
 	needAll
 )
 
@@ -250,14 +249,13 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	return o.libraries(host, guest, n)
 }
 
-// same reports whether two paths lead to one file.
 func same(a, b string) bool {
 	sa, err1 := os.Stat(a)
 	sb, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
 }
 
-// libraries adds a file's libraries, if it is a dynamic program or library.
+// libraries adds those of a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
 	line, err := firstLine(host)
 	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
@@ -279,8 +277,7 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library at its path on this machine, and the linker's cache. If the program has another
-// directory in the guest, it also adds a link where $ORIGIN leads from there.
+// library adds a library, the linker's cache, and where the program moves a link for $ORIGIN.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -301,7 +298,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// It names the libraries outside the linker's default directories.
+	// It names libraries outside default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -310,7 +307,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 	return nil
 }
 
-// ofSystem reports whether a library is below a directory where the linker usually looks without $ORIGIN.
+// ofSystem reports whether the linker finds a library without $ORIGIN.
 func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }
@@ -327,7 +324,7 @@ func (o *Overlay) Write(w io.Writer) error {
 		}
 	}
 	var list []newc.File
-	for _, name := range slices.Sorted(maps.Keys(o.files)) { // a directory comes before its files
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // directories before their files
 		list = append(list, o.files[name].File)
 	}
 	if _, err := archive(w, list); err != nil {

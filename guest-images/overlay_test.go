@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked reads an overlay's archive: names to "mode content", or to "-> target" for a link.
+// unpacked returns "mode content", or "-> target" for a link, by name.
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer
@@ -91,7 +91,7 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
 	testkit.OK(t, o.Copy(b, "/y"))
 	testkit.Equal(t, "bytes", o.Bytes(), 8)
-	if err := os.Truncate(a, 1); err != nil { // the file shrinks between Copy and Write
+	if err := os.Truncate(a, 1); err != nil { // smaller than at Copy
 		t.Fatal(err)
 	}
 	if err := o.Write(io.Discard); err == nil {

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet runs the program that the image names on the console, and returns its exit status.
+// Applet runs the image's program on the console, and returns its exit status.
 func Applet([]string) int {
 	c, err := agent.ReadConfig()
 	if err == nil && c.Alone == nil {
@@ -41,7 +41,6 @@ func Applet([]string) int {
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
-	// Programs get the GPU memory from a socket.
 	if n.name != "" && !c.Alone.OwnDriver {
 		go func() { say(gpusocket.Serve(context.Background(), n.name)) }()
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
@@ -51,9 +50,9 @@ func Applet([]string) int {
 	}
 	say(lead(tty))
 	end, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it if another process group is in the foreground
+	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it in a background process group
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
-	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait for the output (tcdrain(3))
 	return status
 }
 
@@ -63,7 +62,7 @@ func say(err error) {
 	}
 }
 
-// greet prints interfaces and addresses, and sets the terminal's size.
+// greet also sets the terminal's size.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,
@@ -81,7 +80,7 @@ func greet(tty *os.File, n *network) {
 	}
 }
 
-// open opens the terminal behind the console: /dev/console cannot become a controlling terminal.
+// open opens the terminal of the console: /dev/console cannot become a controlling terminal.
 func open(root string) (*os.File, error) {
 	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
 	if err != nil {
@@ -94,8 +93,7 @@ func open(root string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment returns the program's environment: the image's variables, then those in found that the image does
-// not have, then TERM from words, the kernel's command line.
+// environment joins the image's variables, other ones in found, and TERM from words, the kernel's command line.
 func environment(image, found, words []string) []string {
 	env := slices.Clone(image)
 	for _, e := range found {
@@ -112,10 +110,9 @@ func environment(image, found, words []string) []string {
 	return env
 }
 
-// lead makes this process the leader of a session, with tty as its controlling terminal if it is a terminal.
-// When a session's leader exits, Linux hangs the terminal up, and a serial line discards its unsent output
+// lead makes this process a session leader with tty. When a leader exits, a serial line discards unsent output
 // (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in serial/serial_core.c): so the program must
-// not be the leader. This process ignores signals, which the terminal sends to both.
+// not be one.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -130,7 +127,7 @@ func lead(tty *os.File) error {
 	return nil
 }
 
-// run runs the program on the terminal, and returns in words how it ended, and its exit status.
+// run returns how the program ended, in words and as exit status.
 func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
 	path, err := guestexec.Look(a.Path, env)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sysfs makes network interfaces, from a map of names to "driver place".
+// sysfs makes interfaces of names and "driver place".
 func sysfs(t *testing.T, list map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -37,7 +37,7 @@ func sysfs(t *testing.T, list map[string]string) string {
 	return root
 }
 
-// Interfaces of the given driver are listed in the order of their PCI slots.
+// The order is that of PCI slots.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",
 		"eth2": "e1000e 0000:00:02.0"})
@@ -123,8 +123,6 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
-// Programs run also if the console is no terminal.
-//
 // Invariant: vnic image: A guest runs without a host at its results channel.
 func TestProgramsEnd(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin"}

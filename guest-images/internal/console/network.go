@@ -23,14 +23,14 @@ import (
 
 // network is the guest's network configuration.
 type network struct {
-	name  string // of the first kernel interface; "": none
+	name  string // of the first interface; "": none
 	lease dhcp.Lease
-	env   []string // variables for programs
-	more  []string // messages about other interfaces
+	env   []string // for programs
+	more  []string // messages
 }
 
-// connect configures the interfaces of driver a.Driver by DHCP; with OwnDriver it leaves the last of several to
-// programs. With an error, n may be partly set.
+// connect configures interfaces of a.Driver by DHCP; with OwnDriver the last of several is left to programs.
+// With an error, n may be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
@@ -77,7 +77,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].MTU { // the driver has set the largest MTU that the NIC supports
+		if l.MTU > links[i].MTU { // more than the NIC supports
 			l.MTU = 0
 		}
 		use(&c, i, l)
@@ -106,7 +106,7 @@ func left(name, device string) string {
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
-// apart makes each of several interfaces on one switch answer only for its own addresses (Linux:
+// apart makes interfaces on one switch answer only for their own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func apart(root string) error {
 	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
@@ -117,18 +117,16 @@ func apart(root string) error {
 	return nil
 }
 
-// gatewayName is the gateway's host name; portName, followed by a number, is a guest's in a lease of the
-// gateway.
+// Names in leases of a vnic gateway; a number follows portName.
 const (
 	gatewayName = "gateway"
 	portName    = "port"
 )
 
-// peers is the number of guests of a `vnic serve` for which use adds host names.
+// peers is how many host names use adds.
 const peers = 16
 
-// use sets interface i of c, and the name of its address, from a lease. Gateways, resolvers and other hosts'
-// names come from the first interface's lease.
+// use sets interface i of c from a lease; gateways, resolvers and other hosts come from the first one.
 func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -154,11 +152,10 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a lease comes from a vnic network, which names its guests by their addresses.
+// ofVNIC reports whether a vnic gateway gave a lease.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity returns variables about the guest of a `vnic serve` with address p, or nil if p is outside the
-// guests' range. VNIC_GUESTS is 0: unknown.
+// identity returns variables about the guest with address p; VNIC_GUESTS=0 means unknown.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -170,8 +167,7 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits, at most for limit, until there is a network interface of a driver, and returns all of them
-// in the order of their PCI addresses.
+// interfaces waits for interfaces of a driver, and returns them in the order of PCI addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askSize asks the terminal behind a serial line for its size: it moves the cursor as far as possible and asks
-// for its position (ECMA-48: CUP, DSR and CPR; DECSC and DECRC save and restore the cursor). It returns false
-// if no valid answer comes within patience.
+// askSize moves a serial terminal's cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and
+// CPR; DECSC and DECRC).
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
