@@ -32,8 +32,8 @@ func (o Op) String() string {
 type Info struct {
 	Size        uint64
 	BlockSize   uint64
-	MaxTransfer uint64 // of an operation
-	MaxDepth    int    // of operations in progress
+	MaxTransfer uint64 // bytes of an operation
+	MaxDepth    int    // the most operations in progress
 	ReadOnly    bool
 	Name        string // a description for people
 }
@@ -86,7 +86,7 @@ type Done struct {
 // Stats counts bytes and messages.
 type Stats struct {
 	Read, Written uint64 // payload of successful operations
-	HostBytes     uint64 // that arrived in host memory
+	HostBytes     uint64 // received bytes that arrived in host memory
 	Looked        uint64 // bytes of headers read from device memory
 	Looks         uint64 // calls of Memory that read these bytes
 	Messages      uint64 // received headers: NVMe/TCP PDUs, NBD replies

@@ -7,9 +7,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Each rank sends heartbeats, of a byte, to the rank before it. Their acknowledgment is progress of the
-// connection (devmem.Conn, SetStallLimit): so only neighbours of a rank that is gone see none, although all
-// ranks wait for payload.
+// Each rank sends heartbeats, of a byte, to the rank before it. A heartbeat and its acknowledgment are progress
+// of a connection (devmem.Conn, SetStallLimit): when a rank is gone and the others wait for payload, only its
+// neighbours see no progress.
 
 func (r *Ring) beat() {
 	t := time.NewTicker(max(r.c.Timeout/8, time.Millisecond))

@@ -246,7 +246,7 @@ func TestHalves(t *testing.T) {
 						t.Errorf("%d elements: rank %d: %d of its part are wrong", count, i, bad)
 					}
 					keep := append([]byte(nil), part...)
-					clear(r.gpu.Bytes()[:4*count]) // for AllGather to bring
+					clear(r.gpu.Bytes()[:4*count]) // AllGather has to bring the other parts
 					copy(part, keep)
 				}
 				testkit.Equal(t, "elements of all parts", next, count)

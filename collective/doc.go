@@ -2,9 +2,9 @@
 // all-reduce, reduce-scatter, all-gather and broadcast on a ring. Unless Config.Copy is set, payload goes from
 // GPU memory to GPU memory, and a devmem.Memory adds it.
 //
-// A [Ring] belongs to one rank. It has a connection to the next rank, for payload, and one from the rank before
-// it, which, without Config.Copy, is steered to a queue with device memory. Payload has no framing: the ranks
-// must call the same operations in the same order with the same types and counts.
+// A [Ring] belongs to one rank. If there are others, it has a connection to the next rank, for payload, and one
+// from the rank before it, which, without Config.Copy, is steered to a queue with device memory. Payload has no
+// framing: the ranks must call the same operations in the same order with the same types and counts.
 //
 // For an all-reduce n ranks cut the elements into n chunks. n-1 times each rank sends a chunk and adds the
 // received one to its own; then n-1 times it sends a sum and receives the next one. If n divides the count, a

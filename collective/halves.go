@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// ReduceScatter is AllReduce, but this rank gets only the sums of its Part of the elements; the others are
-// undefined.
+// ReduceScatter is AllReduce, but this rank gets only the sums of its Part of the elements; the other elements
+// of its buffer are undefined.
 func (r *Ring) ReduceScatter(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	n := r.c.Ranks - 1
 	return r.begin("reduce-scatter", t, b, off, count).around(r.c.Rank-1, n, n).do(ctx)

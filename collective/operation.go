@@ -61,8 +61,8 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets steps in which chunks go round the ring, first chunk first. In the first adds steps a rank adds
-// the received chunk.
+// around sets steps in which chunks go round the ring: this rank sends chunk first, and then what it received
+// in the step before. In the first adds steps a rank adds the received chunk.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
@@ -76,7 +76,7 @@ func (o *operation) around(first, steps, adds int) *operation {
 	return o
 }
 
-// do does the operation. Most errors close the ring, not those of arguments or of binding.
+// do does the operation. Errors close the ring, except wrong arguments and errors of binding.
 func (o *operation) do(ctx context.Context) (err error) {
 	r := o.r
 	if o.err != nil || r.c.Ranks == 1 {

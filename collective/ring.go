@@ -30,7 +30,7 @@ type Config struct {
 	Memory devmem.Memory // of the Device's GPUs
 	GPU    int           // of the memory that operations use
 
-	Queue   int           // used by nothing else
+	Queue   int           // a receive queue that nothing else uses
 	Pool    devmem.Buffer // of GPU, for received data; the Ring binds it
 	Scratch devmem.Buffer // of GPU, for one chunk
 
@@ -39,7 +39,7 @@ type Config struct {
 	Copy bool
 
 	Listen netip.AddrPort // the rank before connects to it
-	Next   netip.AddrPort // of the next rank
+	Next   netip.AddrPort // the next rank listens on it
 	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep it for a while
 	// after an earlier connection (TIME_WAIT).
 	From netip.AddrPort
@@ -147,7 +147,7 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer must come before listening: the first byte arrives in device memory.
+// steer binds the pool and adds the flow rule, before listening: the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -256,7 +256,7 @@ func (r *Ring) Stats() Stats {
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		if c != nil {
-			_ = c.SetLinger(0) // may be closed
+			_ = c.SetLinger(0) // the connection may be closed
 		}
 	}
 	_ = r.leave()

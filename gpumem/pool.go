@@ -76,6 +76,7 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 	return p, nil
 }
 
+// Pages returns the number of pages.
 func (p *Pool) Pages() int { return len(p.pages) }
 
 // TakePages takes free pages to post to a queue, and writes their offsets in the GPU to dst.

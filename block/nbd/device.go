@@ -38,7 +38,7 @@ type Config struct {
 	Pool  devmem.Buffer // on Data's GPU; receives data of reads; Open binds it to Queue
 	Data  devmem.Buffer // Op.Mem is an offset in Data
 
-	Depth    int  // of operations in progress, 1 to 1024
+	Depth    int  // the most operations in progress, 1 to 1024
 	ReadOnly bool // do not connect for writes, and refuse them with EROFS
 
 	// Timeout limits connecting and the handshake together, and then the time without progress while operations
@@ -70,7 +70,7 @@ func (c *Config) check() error {
 
 type link struct {
 	devmem.Conn
-	what string // in errors
+	what string // names the connection in errors
 
 	queue []uint32 // slots with requests to send; under Device.mu
 	out   int      // requests sent and not answered; under Device.mu
@@ -242,8 +242,8 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 // (proto.md, Size constraints), or 1 if 512 does not divide the size.
 func (d *Device) Info() block.Info { return d.info }
 
-// Coherent reports whether the server has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH, so that reads see the
-// data of an earlier, successful Do. It is false if Info.ReadOnly is set.
+// Coherent reports whether the server guarantees, by NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH, that reads see
+// the data of an earlier, successful Do. It is false if Info.ReadOnly is set.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
 // Stats implements block.Device. HostBytes counts only the connection for reads. With Config.Copy, Looked and

@@ -16,8 +16,7 @@
 // is not fixed, structured replies and extended headers, trim, zeroes, block status.
 //
 // A server is not trusted. A reply that is malformed, or answers no operation in progress on its connection,
-// causes block.ErrProtocol, which ends both connections. A Do with a server that makes slow progress does not
-// end by itself.
+// causes block.ErrProtocol, which ends both connections.
 //
 // The package is API (README, Stability).
 package nbd

@@ -124,7 +124,7 @@ func FuzzReplies(f *testing.F) {
 				t.Errorf("%v was answered well, and failed: %v", x.Op, x.Err)
 			case x.Err == nil && !x.Write:
 				copy(r.want[guard+x.Mem:], want[i].data)
-			case !x.Write: // may have any content
+			case !x.Write: // the memory of a failed read may have any content
 				copy(r.want[guard+x.Mem:][:x.Len], r.memory()[x.Mem:])
 			}
 		})

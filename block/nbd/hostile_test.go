@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie changes the cookie of answer n.
+// cookie returns a function that changes the cookie of answer n.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic sets the magic of answer n.
+// magic returns a function that sets the magic of answer n.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,7 +33,7 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut ends the connection after length bytes of answer n.
+// cut returns a function that ends the connection after length bytes of answer n.
 func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -140,7 +140,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				if good+bad != n || bad == 0 {
 					t.Errorf("%d operations went well, and %d did not", good, bad)
 				}
-				if !write { // may have any content
+				if !write { // the memory of failed reads may have any content
 					for _, o := range ops {
 						copy(r.want[guard+o.Mem:][:o.Len], r.memory()[o.Mem:])
 					}
@@ -192,7 +192,7 @@ func TestReplyToNothing(t *testing.T) {
 				return false
 			}
 			b := binary.BigEndian.AppendUint64([]byte{0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0}, 1<<slotBits)
-			_, err := c.Write(append(b, make([]byte, 512)...)) // the first read's cookie
+			_, err := c.Write(append(b, make([]byte, 512)...)) // a reply with the first read's cookie
 			return err == nil
 		}
 		r := newRig(t, s, 1<<20, 1<<20)

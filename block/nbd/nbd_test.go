@@ -507,7 +507,7 @@ func TestShutdown(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), syscall.ESHUTDOWN)
 }
 
-// device counts the sends from device memory, and those that completed.
+// device counts sends from device memory, and completed ones.
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64

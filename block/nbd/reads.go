@@ -128,7 +128,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	if n == op.Len {
 		return nil
 	}
-	if err := d.land(ctx); err != nil { // Do can start more operations meanwhile
+	if err := d.land(ctx); err != nil { // before the wait: Do can start more operations meanwhile
 		return err
 	}
 	if err := d.stream.Receive(ctx, d.c.Data, op.Mem+n, op.Len-n); err != nil {

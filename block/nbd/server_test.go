@@ -17,7 +17,7 @@ import (
 
 // answerTo is a reply of the server: header and data.
 type answerTo struct {
-	n     int  // of earlier answers on the connection
+	n     int  // number of earlier answers on the connection
 	write bool // the request is a write or a flush
 	b     []byte
 	end   bool
@@ -33,10 +33,10 @@ type server struct {
 	reads, writes        int                            // with batch: how many are still to come
 	status               func(n int, write bool) uint32 // error value of answer n
 	bend                 func(a *answerTo)              // may change an answer
-	flushed              uint32                         // error value
+	flushed              uint32                         // error value of flushes
 	small                bool
 	greet                func(c net.Conn) bool // replaces the handshake; false: the connection ends
-	clients              int                   // that are served; 0: any number
+	clients              int                   // the most connections to serve; 0: any number
 
 	l    net.Listener
 	addr netip.AddrPort

@@ -39,7 +39,7 @@ const (
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // an offset in the capsule
+	sglInCapsule = 0x01 // the address is an offset in the capsule
 	sglTransport = 0x5a
 )
 

@@ -230,7 +230,7 @@ func (d *Device) shutdown() {
 	})
 }
 
-// Without SQ flow control Linux's target omits responses to successful reads.
+// ioQueue tries without SQ flow control first: Linux's target then omits responses to successful reads.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

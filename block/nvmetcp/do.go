@@ -28,13 +28,13 @@ type run struct {
 
 	over  bool
 	open  []*slot // in progress
-	unans int     // not answered
-	reads int     // unanswered reads
+	unans int     // slots in open that are not answered
+	reads int     // unanswered reads in open
 	kinds int     // kindsUnderWay at the last header
 
 	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // that have not arrived
+	pad, left uint64 // bytes that have not arrived
 	final     bool   // no CapsuleResp follows
 
 	taken  uint64 // taken bytes that the stream has not flushed

@@ -14,10 +14,10 @@
 // If the target refuses a read or a write with a status without Do Not Retry, the Device sends the command
 // again at once, up to five times.
 //
-// The target is not trusted. It writes data only to the remaining memory of the operation that the header
-// names, in order. A breach of the protocol causes block.ErrProtocol and a reset of both connections. A target
-// that makes no progress for Config.Timeout, while a command is outstanding, causes a *devmem.StallError. A
-// target that never answers one operation while it answers others is not detected.
+// The target is not trusted. The Device writes data only to the remaining memory of the operation that the
+// header names, in order. A breach of the protocol causes block.ErrProtocol and a reset of both connections. A
+// target that makes no progress for Config.Timeout, while a command is outstanding, causes a
+// *devmem.StallError. A target that never answers one operation while it answers others is not detected.
 //
 // The package is API (README, Stability).
 package nvmetcp

@@ -38,8 +38,8 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations, and checks memory; a liar's reads may have wrong data. bad of them
-// failed.
+// attack performs hostileOps operations, and checks which memory has changed, and unless liar is set the data
+// of reads. bad is the number of operations that failed.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -82,7 +82,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU as change leaves it, and returns true.
+// raw sends a PDU whose bytes change may edit, and returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -287,7 +287,7 @@ func TestHostileTargets(t *testing.T) {
 
 var errGone = errors.New("gone")
 
-// R2Ts that were not agreed end the Device.
+// R2Ts that were not agreed are an error.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -312,7 +312,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// Refusals of a command before it was sent end the Device.
+// A refusal of a command that was not sent yet is an error.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
 		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold

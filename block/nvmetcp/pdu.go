@@ -46,9 +46,9 @@ const (
 // Lengths in bytes.
 const (
 	commonLen  = 8   // CH
-	headLen    = 24  // C2HData, H2CData, R2T, CapsuleResp and the TermReqs
+	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
 	commandLen = 72  // CapsuleCmd: CH and an SQE
-	icLen      = 128 // ICReq and ICResp
+	icLen      = 128 // HLEN and PLEN of ICReq and ICResp
 	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
 	wordLen    = 4   // PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
 )
@@ -79,7 +79,7 @@ func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
 type icReq struct {
 	common
 	_      [4]byte
-	MaxR2T uint32 // 12: outstanding R2Ts of a command, less one
+	MaxR2T uint32 // 12: the most outstanding R2Ts of a command, less one
 	_      [112]byte
 }
 
@@ -89,9 +89,9 @@ func (p *icReq) encode(b *[icLen]byte) { encode(b[:], p) }
 type icResp struct {
 	common
 	PFV    uint16 // 8: version of the PDUs' format
-	CPDA   uint8  // 10: of the host's data, in words of 4 bytes, less one
+	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
-	MaxH2C uint32 // 12: bytes of data in an H2CData
+	MaxH2C uint32 // 12: the most bytes of data in an H2CData
 	_      [112]byte
 }
 
@@ -163,8 +163,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check refuses headers that a target must not send after ICResp; without an error PLen is above PDO in a
-// C2HData.
+// check refuses headers that a target must not send after ICResp. A C2HData that it accepts has a PLen above
+// its PDO.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -13,8 +13,8 @@ import (
 // A command identifier has the slot's number in its lower slotBits, and above them a count of its uses.
 const slotBits = 10
 
-// maxJobs are the command, or earlier data that is not counted as sent; the data of one R2T (MAXR2T is 0); and
-// the command again.
+// maxJobs is the most jobs of a command: the command, or earlier data that is not counted as sent; the data of
+// one R2T (MAXR2T is 0); and the command again.
 const maxJobs = 3
 
 type queue struct {
@@ -48,7 +48,7 @@ type slot struct {
 	used     bool
 	answered bool
 	retries  int
-	got      uint64 // bytes received; of a write requested, or in the capsule
+	got      uint64 // bytes received; of a write: bytes requested, or in the capsule
 	began    time.Time
 	err      error
 

@@ -61,7 +61,7 @@ var statuses = map[uint16]statusText{
 	0x083: {"reservation conflict", syscall.EBUSY},
 	0x084: {"format in progress", syscall.EBUSY},
 
-	// Connect's meanings of these are in connectStatuses.
+	// For Connect these numbers have the meanings in connectStatuses.
 	0x180: {"conflicting attributes", syscall.EINVAL},
 	0x181: {"invalid protection information", syscall.EILSEQ},
 	0x182: {"attempted write to read only range", syscall.EROFS},
@@ -116,7 +116,7 @@ func (s status) say(table map[uint16]statusText) string {
 	return fmt.Sprintf("%s status 0x%02x, %s%s (0x%04x)", kind, uint8(s), s.in(table).text, retry, uint16(s))
 }
 
-// commandError is a command's status; not for reads and writes.
+// commandError is the status of a command other than a read or write.
 type commandError struct {
 	command string
 	status  status

@@ -43,9 +43,9 @@ type script struct {
 	idle        bool   // never ready
 
 	fail   func(c *command) status            // of a read or write; 0: success
-	answer func(q *ioServer, c *command) bool // false: the usual answer
+	answer func(q *ioServer, c *command) bool // replaces the usual answer unless it returns false
 	ctrl   func(controller, namespace []byte)
-	admin  func(c net.Conn, opcode uint8) bool // false: the usual answer
+	admin  func(c net.Conn, opcode uint8) bool // replaces the usual answer unless it returns false
 	icResp func(r *icResp)
 }
 
@@ -59,7 +59,7 @@ type target struct {
 	mu     sync.Mutex
 	script script
 	conns  map[net.Conn]bool
-	orders int // answered before an earlier one
+	orders int // commands answered before an earlier one
 	quiet  bool
 }
 
@@ -108,7 +108,7 @@ func fill(b []byte, seed uint64) {
 
 func (g *target) addr() netip.AddrPort { return g.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// behave is for later connections.
+// behave sets the script of later connections.
 func (g *target) behave(s script) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,11 +121,11 @@ type command struct {
 	cid     uint16
 	kind    uint8 // of its SGL
 	length  uint32
-	data    []byte // of a write, finally all
+	data    []byte // in the capsule; of a write finally all of it
 	n       int
 	write   bool
 	lba     uint64
-	got     int    // that have arrived
+	got     int    // bytes of a write that have arrived
 	tag     uint16 // of the outstanding R2T
 	waiting int    // bytes still requested
 }
@@ -342,7 +342,7 @@ type ioServer struct {
 	mu     sync.Mutex // protects tags, and counts of bytes
 	tags   map[uint16]*command
 	last   uint16
-	events chan *command // new commands, or their requested data
+	events chan *command // new commands, and commands whose requested data has arrived
 	n      int
 }
 

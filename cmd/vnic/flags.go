@@ -225,7 +225,7 @@ func beginMachine(c *cobra.Command) error {
 	if _, starts := f.Annotations[spareKey]; !starts {
 		return nil
 	}
-	if err := spare.Keep(); err != nil { // then a job that KVM stops is not repeated
+	if err := spare.Keep(); err != nil { // without a spare, a job that KVM stops is not repeated
 		_, err = fmt.Fprintf(c.ErrOrStderr(), "note: %v\n", err)
 		return err
 	}

@@ -95,7 +95,7 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file. A dynamic section must directly follow that of its strings.
+// elf writes an ELF file. A dynamic section must directly follow the section of its strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

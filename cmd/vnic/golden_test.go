@@ -52,7 +52,7 @@ func TestGolden(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/golden", time.Minute, func(*testscript.Env) {}))
 }
 
-// The output is of booted guests.
+// TestGoldenOfGuests compares output of booted guests.
 func TestGoldenOfGuests(t *testing.T) {
 	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
@@ -87,7 +87,7 @@ func TestGoldenDropReasons(t *testing.T) {
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
-	// The path appears in the golden files.
+	// Not in $TMPDIR: the path appears in the golden files.
 	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, os.RemoveAll(work))
@@ -276,7 +276,7 @@ func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	return realMain(ctx, args, stdout, stderr)
 }
 
-// testscript needs PATH meanwhile: setEnviron sets before it removes.
+// setEnviron sets variables before it removes others: testscript needs PATH meanwhile.
 func setEnviron(list []string) {
 	set := map[string]bool{}
 	for _, v := range list {
@@ -378,8 +378,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN; $NAME is
-// its pid.
+// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN, or for
+// "stdout" until stdout has output; $NAME is its pid.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -484,7 +484,7 @@ func (tr *transcript) typed(args []string) {
 	}
 }
 
-// replace PATTERN TEXT: changes the transcript.
+// replace PATTERN TEXT: replaces PATTERN in the transcript.
 func (tr *transcript) replace(args []string) {
 	if len(args) != 2 {
 		tr.Fatalf("usage: replace PATTERN TEXT")

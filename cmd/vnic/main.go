@@ -64,7 +64,7 @@ var errInterrupted = errors.New("interrupted")
 // A further signal ends the command at once only after this time: timeout(1) may repeat a signal.
 const impatience = time.Second
 
-// interrupts cancels the command at the first signal, and calls now at a late one.
+// interrupts cancels the command at the first signal, and calls now at one more than impatience later.
 func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
 	var first time.Time
 	for range signals {

@@ -43,7 +43,7 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants print by fmt: functions and what they print.
+// constants are the functions that print by fmt, with what they print.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -54,7 +54,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders keep a stream without printing.
+// holders are the functions that keep a stream without printing.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -100,7 +100,7 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns other uses of streams.
+// goesAround returns a function's other uses of streams.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {

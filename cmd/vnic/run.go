@@ -187,7 +187,7 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 func (x *runFlags) takeOptions(c *cobra.Command) error {
 	o := &x.options
 	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-		o.Sabotage = "''" // no name either
+		o.Sabotage = "''" // also no valid name
 	}
 	if !c.Flags().Changed("seed") {
 		o.Seed = uint64(rand.Uint32())
@@ -228,7 +228,7 @@ func setGuests(o *run.Options, words []string) error {
 	return nil
 }
 
-// takeLab sets the guests to those of a lab file, or to the one that --guest names.
+// takeLab sets the guests to a lab file's, or to the one that --guest names.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	refused := []string{"p2p"}
 	if o.Half == "" {
@@ -256,7 +256,7 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		o.Seed = *l.Seed
 	}
 	sow(l, o.Seed)
-	if len(o.Uplinks) == 0 { // instead of the file's
+	if len(o.Uplinks) == 0 { // --uplink replaces the file's uplinks
 		o.Uplinks = l.UplinksOf(o.Half)
 	}
 	o.Take(l, o.Rails)

@@ -36,7 +36,8 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// "Other options and arguments should be ignored" then (vhost-user.rst, "Backend program conventions").
+// With --print-capabilities "other options and arguments should be ignored" (vhost-user.rst, "Backend program
+// conventions").
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
@@ -213,7 +214,7 @@ func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 	return nil
 }
 
-// imageToBoot returns nil if there is none.
+// imageToBoot returns the image that the printed commands boot; nil: none.
 func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	given := c.Flags().Changed("image")
 	switch {

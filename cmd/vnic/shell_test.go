@@ -88,7 +88,7 @@ func (s *screenOf) types(keys string) {
 	testkit.Must(s.keys.WriteString(keys))(s.t)
 }
 
-// ends checks that the terminal's settings are as before.
+// ends returns vnic's exit status, and checks that the terminal's settings are as before.
 func (s *screenOf) ends() int {
 	s.t.Helper()
 	shown := make(chan []byte)

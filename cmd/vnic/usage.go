@@ -34,7 +34,7 @@ func misuseIf[E error](c *cobra.Command, err error) error {
 	return err
 }
 
-// cobra's errors have no type.
+// isCobraUsage compares texts: cobra's errors have no type.
 func isCobraUsage(err error) bool {
 	s := err.Error()
 	for _, p := range []string{"unknown command", "accepts ", "requires at least", "if any flags in the group",
@@ -46,7 +46,6 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// helpTemplate ends with usageTemplate.
 const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`
