@@ -1,6 +1,6 @@
 // Package devmem is the API of device memory TCP sockets. Payload is received into and sent from memory that
 // the socket's user addresses by (offset, length) and that no CPU needs to read, while headers and the TCP
-// state machine stay in the host. Semantics, limits and errno names are those of Linux 7.2's devmem TCP
+// state machine stay in the host. Semantics, limits and errno names follow devmem TCP of Linux 7.2
 // (SCM_DEVMEM_DMABUF, SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
 //
 // Packages stack, kernel and plain implement it. The device may write to the memory given to [Device.BindRX]
@@ -38,7 +38,7 @@ type Device interface {
 	// pages for the queues, which Linux allows). A call that fails binds no queue.
 	BindRX(b Buffer, queues ...int) (Binding, error)
 
-	// BindTX makes the buffer a source for SendDevmem.
+	// BindTX makes the buffer a source of data for SendDevmem.
 	BindTX(b Buffer) (Binding, error)
 
 	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL, ENOSPC (rule table
@@ -53,7 +53,7 @@ type Device interface {
 	// port.
 	Listen(local netip.AddrPort) (Listener, error)
 
-	// Dial connects. The stack chooses a local address or port that is zero.
+	// Dial connects. If local has no address or no port, the stack chooses it.
 	Dial(ctx context.Context, local, remote netip.AddrPort) (Conn, error)
 
 	Stats() Stats
@@ -151,8 +151,8 @@ type Conn interface {
 	SetLinger(sec int) error
 
 	// RecvDevmem receives up to len(linear) bytes, of both kinds together. It is recvmsg(MSG_SOCK_DEVMEM):
-	// len(linear) is the length of the iov, and len(frags) the room for control messages. n is the number of all
-	// bytes, nlinear of those copied to linear.
+	// len(linear) is the length of the iov, and len(frags) the room for control messages. n counts all received
+	// bytes, nlinear the ones copied to linear.
 	//
 	// A call without Trunc never mixes data of readable packets (nfrags is 0, n == nlinear: the packets came
 	// through no bound queue) with data of unreadable packets. Bytes of an unreadable packet that are in host
@@ -163,15 +163,16 @@ type Conn interface {
 	// ECONNRESET.
 	RecvDevmem(frags []Frag, linear []byte, flags RecvFlags) (n, nfrags, nlinear int, err error)
 
-	// DontNeed returns tokens, and reports how many frags it freed. Unknown tokens, and those beyond the first
-	// MaxFrags of a call, are ignored. EINVAL: ranges is empty or longer than MaxTokenRanges.
+	// DontNeed returns tokens, and reports how many frags it freed. It ignores unknown tokens, and tokens beyond
+	// the first MaxFrags of a call. EINVAL: ranges is empty or longer than MaxTokenRanges.
 	DontNeed(ranges []TokenRange) (freed int, err error)
 
 	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room and returns how many bytes it
 	// queued. Each call that queued at least one byte gets the next number, from 0, for ReadCompletion. Errors:
-	// EINVAL (binding unknown, closed or not for transmit, id 0, no ranges or one of length 0), EFAULT (the first
-	// range is outside the buffer; if a later one is, those before it are sent, without this error), EPIPE,
-	// ECONNRESET. In package kernel ENODEV means that the connection's route does not use the binding's interface.
+	// EINVAL (binding unknown, closed or not for transmit, id 0, no ranges, or a range of length 0), EFAULT (the
+	// first range is outside the buffer; if a later range is, SendDevmem sends the ranges before it without this
+	// error), EPIPE, ECONNRESET. In package kernel ENODEV means that the connection's route does not use the
+	// binding's interface.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
 	// ReadCompletion waits until the peer has acknowledged sends and the device no longer uses their memory. It
@@ -200,7 +201,7 @@ type Stats struct {
 	Retransmits                  uint64
 	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones
 	RxRefused                    uint64 // out-of-order segments dropped for lack of pages
-	NICDrops                     uint64 // dropped by the NIC for this port
+	NICDrops                     uint64 // dropped by the NIC for this port, or interface
 }
 
 // QueueStats is the state of a receive queue.

@@ -14,7 +14,7 @@ const ErrTooSmall = syscall.Errno(525)
 type StallError struct {
 	Op   string
 	Idle time.Duration
-	// Diagnosis names a likely mistake, for people; "": none.
+	// Diagnosis names a likely mistake, for people; it may be empty.
 	Diagnosis string
 	State     string // Conn.State at the error
 }

@@ -7,16 +7,17 @@ import (
 	"syscall"
 )
 
-// Memory has operations on device memory for a program that cannot access it: to read a few bytes, such as
-// headers, to put fragments of a message together, and to add numbers.
+// Memory performs operations on device memory for a program that cannot, or should not, access the bytes
+// itself: to read a few bytes, such as headers, to put fragments of a message together, and to add numbers.
 //
-// Offsets are from the start of the buffer, which any [Device] over the same memory may have registered.
+// Offsets are from the start of the buffer; any [Device] over the same memory may have registered it.
 // Operations on two buffers need both on one GPU (EXDEV). A method returns when it no longer accesses the
 // memory, with ctx's cause if ctx has ended. Several goroutines may call methods; concurrent operations on the
 // same memory have any order. An operation sees the data that a [Conn] has received before, and a later
 // SendDevmem the result.
 //
-// EFAULT means a range outside the buffer, which is not accessed.
+// EFAULT means that a range is outside the buffer: the operation accesses nothing there, but may have accessed
+// bytes inside.
 type Memory interface {
 	// Look copies ranges of a buffer to dst, one after another. EINVAL: dst is not as long as all ranges together.
 	Look(ctx context.Context, dst []byte, b Buffer, ranges ...Range) error
@@ -135,5 +136,5 @@ type MemoryStats struct {
 	Looked   uint64 // by Look and LookEach
 	Put, Got uint64
 	Gathered uint64
-	Reduced  uint64 // of dst
+	Reduced  uint64 // bytes of dst
 }

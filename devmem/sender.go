@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// senderCall is the most bytes of a copy through host memory.
+// senderCall is the most bytes that Send copies through host memory at a time.
 const senderCall = 256 << 10
 
 // Sender sends messages on a connection, and waits until their memory may change. Its user may call
@@ -17,7 +17,7 @@ type Sender struct {
 	m    Memory
 	host []byte
 
-	sent, completed uint32 // calls of SendDevmem that queued bytes, modulo 2^32; of these, complete ones
+	sent, completed uint32 // how many calls of SendDevmem queued bytes, modulo 2^32, and how many of these are complete
 }
 
 // NewSender returns a Sender; m is used only to send through host memory.
@@ -59,7 +59,7 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the memory of what Send has sent may change.
+// Wait waits until the memory that Send has sent from may change.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

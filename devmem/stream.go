@@ -12,7 +12,7 @@ const (
 	// MaxFill bounds [Stream.Fill].
 	MaxFill = 64 << 10
 
-	streamCall = 256 << 10 // bytes of a call of RecvDevmem
+	streamCall = 256 << 10 // most bytes that a call of RecvDevmem receives
 )
 
 // Stream is the receiving side of a connection: it reads the few bytes of a protocol's headers in place,
@@ -30,22 +30,22 @@ type Stream struct {
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // for bytes in host memory; nil: none yet, or lent has it
-	lent   []byte // linear, while pieces are in it
+	linear []byte // for bytes that arrive in host memory; nil: not allocated, or lent
+	lent   []byte // the slice linear that contains pieces
 
-	pieces []piece // from first on
+	pieces []piece // pieces[first:] are received and not taken
 	first  int
 	n      uint64 // bytes in pieces
 
-	to     Buffer // destination of moves
+	to     Buffer // destination of the moves
 	moves  []Move
-	tokens Tokens // to return after the moves
+	tokens Tokens // to be returned after the moves
 
 	host uint64
 }
 
 type piece struct {
-	host  []byte // nil: in the pool
+	host  []byte // nil: the piece is in the pool
 	off   uint64 // in the pool
 	n     uint64
 	token uint32
@@ -56,15 +56,15 @@ func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
 
-// Len returns how many bytes are received and not taken.
+// Len returns how many received bytes are not taken.
 func (s *Stream) Len() uint64 { return s.n }
 
 // HostBytes returns how many bytes arrived in host memory.
 func (s *Stream) HostBytes() uint64 { return s.host }
 
-// Fill waits until at least n bytes are received and not taken. Among its errors are EMSGSIZE (n is above
-// MaxFill), io.EOF if no byte is left, io.ErrUnexpectedEOF if fewer than n are left, and EPROTO (lengths of
-// fragments that do not add up).
+// Fill waits until at least n received bytes are not taken. Among its errors are EMSGSIZE (n is above MaxFill),
+// io.EOF if no byte is left, io.ErrUnexpectedEOF if fewer than n are left, and EPROTO (lengths of fragments
+// that do not add up).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -81,7 +81,7 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 }
 
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first > 0 && s.first >= len(s.pieces)/2 { // pieces must not grow while half a header is left
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // or pieces would grow if it is never empty
 		n := copy(s.pieces, s.pieces[s.first:])
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
@@ -138,7 +138,7 @@ func (s *Stream) add(p piece) {
 	s.n += p.n
 }
 
-// check returns EINVAL unless bytes [pos, pos+n) are received and not taken.
+// check returns EINVAL if fewer than pos+n received bytes are not taken.
 func (s *Stream) check(what string, pos, n uint64) error {
 	if pos > s.n || n > s.n-pos {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, pos, n, s.n, syscall.EINVAL)
@@ -146,7 +146,8 @@ func (s *Stream) check(what string, pos, n uint64) error {
 	return nil
 }
 
-// Look copies received bytes to dst, from offset pos on, and takes none. EINVAL: there are fewer.
+// Look copies to dst received bytes that are not taken, from offset pos on, without taking them. EINVAL: fewer
+// were received.
 func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
@@ -165,8 +166,8 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return err
 	}
 	var ranges []Range
-	var parts [][]byte // of dst, by range
-	sum := uint64(0)   // of their lengths
+	var parts [][]byte // where each range goes in dst
+	sum := uint64(0)   // length of all parts
 	i, start := s.first, uint64(0)
 	for k := range each.Count {
 		pos := each.Off + each.Stride*uint64(k)
@@ -195,7 +196,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return nil
 	}
 	seen := dst
-	if sum < uint64(len(dst)) { // some is in host memory
+	if sum < uint64(len(dst)) { // some bytes are in host memory
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
@@ -247,7 +248,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take calls f with each piece, and how many of its bytes it takes.
+// take removes the next n bytes: it calls f for each piece, with the number of its bytes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -287,7 +288,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 		if err := s.Take(ctx, dst, off, k); err != nil {
 			return err
 		}
-		if s.tokens.Len() >= MaxFrags { // the pool may be small
+		if s.tokens.Len() >= MaxFrags { // a small pool may have no free page left
 			if err := s.Flush(ctx); err != nil {
 				return err
 			}

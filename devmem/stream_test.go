@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script cuts a stream into random pieces, in a pool or in host memory.
+// script is a connection that receives a stream in random pieces, in a pool or in host memory.
 type script struct {
 	devmem.Conn
 	t      *testing.T
@@ -22,9 +22,9 @@ type script struct {
 	pool   []byte
 	rest   []byte
 	device func() bool // whether the next call returns device memory
-	mixed  bool        // with linear fragments between
-	most   int         // bytes of a fragment
-	free   []uint64    // pages
+	mixed  bool        // some fragments are linear ones
+	most   int         // most bytes of a fragment
+	free   []uint64    // numbers of free pages
 	held   map[uint32]uint64
 	last   uint32
 	waited int
@@ -86,7 +86,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 				continue
 			}
 			delete(c.held, r.Start+i)
-			for k := range uint64(devmem.PageSize) { // the NIC may write to it at once
+			for k := range uint64(devmem.PageSize) { // as a NIC that writes to the page at once
 				c.pool[page*devmem.PageSize+k] = 0xee
 			}
 			c.free = append(c.free, page)
@@ -221,7 +221,7 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	testkit.ErrorIs(t, s.Receive(ctx, pool, 0, 11), io.ErrUnexpectedEOF)
 }
 
-// crooked receives the fragment frag and reports n bytes.
+// crooked receives one fragment, and says that it has n bytes.
 type crooked struct {
 	devmem.Conn
 	frag devmem.Frag
@@ -276,7 +276,7 @@ type binding struct{ devmem.Binding }
 
 func (binding) ID() uint32 { return 4 }
 
-// zeros is memory without content.
+// zeros is a Memory whose Get does nothing.
 type zeros struct{ devmem.Memory }
 
 func (zeros) Get(context.Context, []byte, devmem.Buffer, uint64) error { return nil }

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tokenConn has issued the tokens in known.
+// tokenConn is a connection that has issued the tokens in known.
 type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool

@@ -5,12 +5,12 @@ import (
 	"math/bits"
 )
 
-// These functions add little-endian 64-bit words with end-around carry, which fold64 converts to a sum of
+// These functions add little-endian 64-bit words with end-around carry. fold64 turns the result into a sum of
 // RFC 1071.
 
 var le = binary.LittleEndian
 
-// sum64 adds b, padded to an even length, to acc. Two chains of carries are faster than one.
+// sum64 adds b to acc, with a zero byte after an odd last one. Two chains of carries are faster than one.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {
@@ -39,8 +39,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds the bytes to acc. It reads each byte once:
-// the sum matches the copy.
+// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It reads each byte
+// once: the sum is of the bytes in dst even if src changes meanwhile.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]
@@ -97,8 +97,8 @@ func fold64(acc uint64) uint16 {
 	return bits.ReverseBytes16(Fold(uint32(acc)))
 }
 
-// Checksum adds the ones' complement sum of b to initial, a sum of Checksum or Fold, or 0. Bytes after an odd
-// last byte cannot be added.
+// Checksum adds the ones' complement sum of b to initial, a sum of Checksum or Fold, or 0. An odd last byte is
+// the high half of its word: only bytes at an even offset can be added later.
 func Checksum(b []byte, initial uint32) uint32 {
 	s := uint64(initial) + uint64(fold64(sum64(b, 0)))
 	return uint32(s) + uint32(s>>32)

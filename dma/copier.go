@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it, inside the spaces of its
-// segments, or started by Go, or after Guard.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it: a goroutine inside the
+// spaces of its segments, or one that Go started or that has called Guard.
 //
 // If a file faults, a method returns its *FaultError, and counts only completely copied pieces.
 type Copier struct {
@@ -31,14 +31,14 @@ func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
 // cursor walks over a private slice, and then over segments.
 type cursor struct {
-	rest   []byte    // unused bytes of the segment
-	segs   []Segment // after it
-	region *Region   // of the segment; nil: a private slice
-	off    uint64    // of rest in region
+	rest   []byte    // what is left of the segment
+	segs   []Segment // the segments after it
+	region *Region   // region of the segment; nil: a private slice
+	off    uint64    // where rest begins in region
 	access Access
 }
 
-// next moves to the next segment if rest is empty; false: at the end.
+// next moves to the next segment if rest is empty. It returns false at the end.
 func (u *cursor) next() (bool, error) {
 	for len(u.rest) == 0 {
 		if len(u.segs) == 0 {
@@ -60,7 +60,7 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// memKind returns the memory at the cursor, how many bytes of it follow, and the GPU or -1.
+// memKind returns the kind of the memory at the cursor, how many bytes of it follow, and its GPU or -1.
 func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
@@ -74,7 +74,7 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 
 // done advances both cursors by n copied bytes, and counts them.
 func (c *Copier) done(dst, src *cursor, n int) {
-	// A dirty-page log would mark dst here, in behind and in View.
+	// A log of dirty pages would have to mark dst here, in behind and in View.
 	counts := c.counts.Load()
 	if counts == nil {
 		src.advance(n)
@@ -138,7 +138,7 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
-		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // also true if dst is below src
+		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // dst does not begin inside src
 		copy(d, s)
 		return
 	}
@@ -172,8 +172,8 @@ func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	}
 }
 
-// join adds the sum of a piece that begins at byte n; if n is odd, its bytes are in the other halves of their
-// words.
+// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in the other
+// halves of their words.
 func join(acc, part, n uint64) uint64 {
 	if n&1 != 0 {
 		part = bits.RotateLeft64(part, 8)
@@ -214,13 +214,13 @@ func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) 
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // for Write the caller has translated it
+	b, err := seg.bytes(Read) // for an access of kind Write the caller has translated seg
 	if err != nil {
 		return err
 	}
 	for len(b) > 0 {
 		n := min(limit, len(b))
-		// f may write these bytes (see done)
+		// f may write to these bytes: see done.
 		if err := f(b[:n:n]); err != nil {
 			return err
 		}

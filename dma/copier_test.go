@@ -46,7 +46,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				r.mem[i] = r.mem[i-64] + byte(i)
 			}
 		}
-		half := rapid.IntRange(1, 2).Draw(t, "sources") // source and destination regions differ
+		half := rapid.IntRange(1, 2).Draw(t, "sources") // regions 0 to half are sources, the others destinations
 		draw := func(from, to int, name string) (segs []Segment) {
 			for range rapid.IntRange(0, 5).Draw(t, name) {
 				off := rapid.Uint64Range(0, size).Draw(t, "off")
@@ -79,7 +79,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count compares the counters of a copy with want.
+		// count checks the counters of a copy.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu
@@ -92,7 +92,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// model copies b to dst.
+		// model returns what memory contains after a copy of b to dst.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {

@@ -9,7 +9,7 @@ import (
 // attrs are netlink attributes, in this order.
 type attrs []attr
 
-// attr has a number, encoded in the width of its Go type, a string, nested attrs, or nil for a flag.
+// attr has a value: a number, whose Go type has the encoded width, a string, nested attrs, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -32,8 +32,8 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are pointers to numbers or strings, nested fields, starts, or functions, by the types of the
-// attributes that they read.
+// fields maps an attribute's type to where its value goes: a pointer to a number or string, nested fields, a
+// start, or a function.
 type fields map[uint16]any
 
 // start is a pointer to the number with which a struct begins.

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages for each bound queue: drivers post buffers in batches (gve: of 32), so a queue with fewer may never
-// receive.
+// minPages is the least number of pages for each bound queue: drivers post buffers in batches (gve: of 32), so
+// a queue with fewer pages may never receive.
 const minPages = 64
 
 type binding struct {
@@ -24,19 +24,19 @@ type binding struct {
 	tx   bool
 	buf  *buffer
 	mem  *dmabuf
-	nl   *genl // the kernel ends the binding when it is closed
+	nl   *genl // closing it makes the kernel end the binding
 	done chan struct{}
 
 	closed atomic.Bool // written under d.mu
 
-	// of a receive binding
+	// Fields of a receive binding.
 	queues []int
-	held   atomic.Int64 // that users hold
+	held   atomic.Int64 // tokens that users hold
 
-	// of a transmit binding
+	// Fields of a transmit binding.
 	base  uint64       // added to offsets; 0 except in tests
 	host  bool         // for tests: memory of the host, without a kernel's binding
-	sends atomic.Int64 // not complete
+	sends atomic.Int64 // incomplete calls of SendDevmem
 }
 
 func (b *binding) ID() uint32            { return b.id }
@@ -70,8 +70,8 @@ const (
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use. Packets that wait since a queue was
-// restarted may hold it: so it calls runQueued at intervals.
+// watch waits until the closed binding's memory is no longer in use. Packets that have waited since a queue was
+// restarted may use the memory, so watch calls runQueued at intervals.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())
@@ -126,7 +126,7 @@ func (d *Device) bindings() iter.Seq[*binding] {
 	}
 }
 
-// rxBinding returns a receive binding, which may be closed, or foreignBinding.
+// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -184,7 +184,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 	defer d.mu.Unlock()
 	restarts := false
 	defer func() {
-		if restarts { // after an error too
+		if restarts { // even if the command has failed
 			d.runQueued()
 		}
 	}()
@@ -213,7 +213,8 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind returns errors of bindings that Linux would allow, or report in another way. Under d.mu.
+// checkBind returns errors for bindings that Linux would allow, or would refuse with another error. The caller
+// holds d.mu.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	if err != nil && len(queues) > 0 {

@@ -19,7 +19,7 @@ import (
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // references apart from the kernel's binding
+	refs    int64 // number of references without the kernel's binding
 }
 
 func (b *dmabuf) close() error {
@@ -30,7 +30,7 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// dmabufRefs counts the references (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
+// dmabufRefs returns a dma-buf's number of references (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
 func dmabufRefs(fd int) (int64, error) {
 	f, err := os.Open("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -49,7 +49,7 @@ type buffer struct {
 	devmembase.Region
 	d *Device
 
-	spare  *dmabuf // used by no binding; nil: none
+	spare  *dmabuf // a dma-buf that no binding uses, or nil
 	closed bool
 }
 

@@ -20,7 +20,7 @@ const (
 	tokenLen     = 8 // struct dmabuf_token
 	txSpace      = cmsgHdrLen + 8
 	extendedErr  = 16  // struct sock_extended_err (include/uapi/linux/errqueue.h)
-	completeRoom = 256 // for a completion's control messages
+	completeRoom = 256 // bytes for the control messages of a completion
 )
 
 // nextCmsg splits the first control message off b. Messages begin at multiples of 8.
@@ -45,7 +45,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // enabled by an option
+			continue // another option of the socket caused this message
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
@@ -75,7 +75,7 @@ func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.Tok
 	return len(ranges) * tokenLen
 }
 
-// txCmsg names a transmit binding.
+// txCmsg writes to b the control message that names a transmit binding.
 func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	native.PutUint64(b[0:], cmsgHdrLen+4)
 	native.PutUint32(b[8:], unix.SOL_SOCKET)

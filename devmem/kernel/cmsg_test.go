@@ -137,7 +137,7 @@ func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	}
 }
 
-// Parsed frags that are encoded again parse to the same frags.
+// Encoding parsed frags and parsing them again gives the same frags.
 func FuzzControlMessages(f *testing.F) {
 	f.Add(controlOf(someFrags...))
 	f.Add(completion(unix.SOL_IP, unix.IP_RECVERR, 0, unix.SO_EE_ORIGIN_ZEROCOPY, 1, 2))

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// configuration is what a device may change of an interface.
+// configuration holds the settings of an interface that a device may change.
 type configuration struct {
 	split  dataSplit
 	thresh uint32
@@ -127,7 +127,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 	}
 	for _, c := range []struct {
 		err   error
-		says  string // part of the kernel's message
+		says  string // a part of the kernel's message
 		means bool
 	}{
 		{refusal(syscall.EOPNOTSUPP, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", true},
@@ -166,7 +166,7 @@ func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
 	wantErr(t, "no buffer", errOf(td.BindRX(nil, 1)), syscall.EBADF)
 	td.nic.mu.Lock()
 	td.nic.split = splitOn
-	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // another process's
+	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // a binding of another process
 	td.nic.mu.Unlock()
 	wantErr(t, "bound by another", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.EEXIST)
 	td.nic.let(99)
@@ -283,7 +283,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// another program's; too high to be recorded
+	// Tokens of another program's binding, and tokens too high to be recorded.
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
@@ -303,7 +303,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// The rules are those of a process that was killed.
+// A process that was killed has left these rules.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

@@ -24,7 +24,7 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // nanoseconds
+	stall         atomic.Int64 // limit in nanoseconds
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
@@ -71,14 +71,14 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig, or returns an error: for d a deadline has passed.
+// wait waits for sig to be signalled, or returns an error: d is closed when a deadline has passed.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt repeats f while it returns EAGAIN, after a signal from sig.
+// attempt calls f until it does not return EAGAIN, and waits for sig before each new call.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -95,7 +95,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 
 // fails records an error with which a connection fails: Linux reports it only once.
 func (c *Conn) fails(err error) error {
-	if err == nil { // otherwise e would be allocated
+	if err == nil { // without this condition e would be allocated on the heap
 		return nil
 	}
 	var e syscall.Errno
@@ -109,7 +109,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end returns the error of a stream that has ended.
+// end returns the error for a stream that has ended.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e

@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf].
+// Exporter exports device memory as dma-bufs: the driver of a GPU, or [UDMABuf].
 type Exporter interface {
 	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and calls release,
-	// which may be nil, after closing it. Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
@@ -43,7 +43,7 @@ type Device struct {
 	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets
 	giveUp   chan struct{}  // closed when watching bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // drops unsent packets of the interface
+	flush    func() error   // makes the interface drop packets that wait there
 	kick     func() (int, error)
 	count    counters
 
@@ -62,7 +62,7 @@ type Device struct {
 	once sync.Once
 }
 
-// undo has settings from before the device's changes.
+// undo has the settings before the device's changes.
 type undo struct {
 	rings  *rings   // nil: not changed
 	ntuple bool     // ntuple was off
@@ -110,7 +110,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	return d, nil
 }
 
-// use returns an error if Close was called. Under mu.
+// use returns an error if Close was called. The caller holds mu.
 func (d *Device) use() error {
 	if d.closing {
 		return fmt.Errorf("%s: %w", d.name, net.ErrClosed)
@@ -118,7 +118,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues. Under mu.
+// queues returns the number of receive queues. The caller holds mu.
 func (d *Device) queues() (int, error) {
 	if err := d.use(); err != nil {
 		return 0, err
@@ -141,10 +141,11 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime limits Close's wait for memory of bindings.
+// closeTime is how long Close waits for bindings' memory.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may be in use before stuck packets are sent (kick.go), or, in Close, dropped.
+// flushTime is how long memory of a closed binding may be in use before the device makes the interface send
+// waiting packets (kick.go), or, in Close, drop them.
 var flushTime = limits.Flush
 
 // Close implements devmem.Device. It restores the settings of the interface that the device has changed. It
@@ -216,7 +217,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore undoes changes, each before the ones that it depends on.
+// restore undoes the device's changes: first the ones that depend on others.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -236,7 +237,7 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings leaves header split to the driver, unless that then differs from was.
+// restoreRings lets the driver decide about header split, unless the setting then differs from was.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

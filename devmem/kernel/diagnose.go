@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is the least number of probes within a stall limit of 4 s or more.
+// keepalives is the least number of TCP keepalive probes within a stall limit of 4 s or more.
 const keepalives = 4
 
 // SetStallLimit implements devmem.Conn. The kernel probes an idle peer if d is two seconds or more.
@@ -26,14 +26,14 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the stall limit passes first
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the stall limit passes before so many probes
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
 
 func probes(limit time.Duration) bool { return limit >= 2*time.Second }
 
-// stalled returns the error of a stalled call. It takes d.mu.
+// stalled returns the error of a stalled call. It locks d.mu.
 func (c *Conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -48,7 +48,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose is for devmem.Diagnose.
+// Diagnose serves devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -59,7 +59,7 @@ func (c *Conn) facts() diagnosis.Connection {
 		x.Window = int64(info.Snd_wnd)
 	}
 	_ = c.s.on(func(fd int) error {
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // unacknowledged bytes, also unsent ones
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // bytes that are not acknowledged, or not yet sent
 		x.Unacked = uint64(max(queued, 0))
 		return err
 	})
@@ -112,7 +112,7 @@ func (d *Device) Holders() (list []devmem.Holder) {
 	return list
 }
 
-// allBindings returns the bindings that are not done. Under mu.
+// allBindings returns the bindings that are not done. The caller holds mu.
 func (d *Device) allBindings() (all []diagnosis.Binding) {
 	var pages map[uint32]uint64
 	if !d.closing {

@@ -50,7 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket is bound to the device (SO_BINDTODEVICE): sends from a binding need a route over its interface.
+// socket makes a socket that is bound to the device (SO_BINDTODEVICE): sends from a binding need a route over
+// its interface.
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -97,7 +98,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 					local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 				}
 			}
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // of an earlier connection
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // an earlier connection may have used the port
 			from, _ := sockaddr(local, d.index)
 			if err := unix.Bind(fd, from); err != nil {
 				return os.NewSyscallError("bind", err)

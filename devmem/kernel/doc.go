@@ -12,7 +12,7 @@
 //
 // Device memory comes from an [Exporter] as dma-bufs; docs/dmabuf.c makes one in C. Only the number of a
 // dma-buf's references shows when the kernel has released a binding's memory: so each binding has a separate
-// dma-buf, of which the Exporter must keep no further descriptor.
+// dma-buf, and the Exporter must keep no descriptor of it.
 //
 // After Close of a connection with sends in progress, no unread data and no call of SetLinger, the kernel
 // continues the sends until the peer has acknowledged them, has acknowledged none for two minutes, or

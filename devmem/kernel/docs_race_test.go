@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Builds with the race detector have a C compiler.
+// The test is for builds with the race detector, which need a C compiler anyway.
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")
 	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o",

@@ -37,7 +37,7 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
-// noReply asks for an acknowledgement only.
+// noReply asks the kernel to acknowledge the command without a reply.
 var noReply = attr{attrHeaderFlags, uint32(omitReply)}
 
 // dataSplit is enum ethtool_tcp_data_split.
@@ -52,7 +52,7 @@ const (
 // rings is a part of a ring configuration.
 type rings struct {
 	split     dataSplit
-	thresh    uint32 // HDS threshold: smaller packets need not be split
+	thresh    uint32 // HDS threshold: packets of up to this size need not be split
 	hasThresh bool
 }
 
@@ -87,7 +87,7 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit returns fields that set *found if a verbose bitset without a mask has the name.
+// hasBit returns fields that set *found if a bitset, which is verbose and has no mask, contains the name.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}

@@ -22,31 +22,31 @@ type fakeNIC struct {
 	mu       sync.Mutex
 	queues   int
 	split    dataSplit // as configured
-	unknown  dataSplit // of the driver
+	unknown  dataSplit // what the driver does if it decides
 	thresh   uint32
 	noThresh bool
 	ntuple   bool
-	fixed    bool // no ntuple
+	fixed    bool // the driver has no ntuple
 	special  bool // the driver chooses the locations of rules
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
-	dflt     bool // last reset to the default
+	dflt     bool // the last change of RSS was a reset to the default
 	bound    map[uint32]*fakeBinding
 	nextID   uint32
-	pages    map[uint32]uint64 // in flight, by binding
+	pages    map[uint32]uint64 // pages in flight, by binding
 	drops    uint64
 	strings  []string
 	values   []uint64
 	conns    int   // open netlink sockets
-	refusal  error // of every bind
+	refusal  error // the error of every bind, or nil
 }
 
 type fakeBinding struct {
 	fd     int
 	queues []int
 	conn   *fakeConn
-	kept   bool // memory stays in use after the end
+	kept   bool // the memory stays in use after the binding's end
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
@@ -93,7 +93,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 	return c, nil
 }
 
-// Close is netdev_nl_sock_priv_destroy.
+// Close ends the socket's bindings, as netdev_nl_sock_priv_destroy does.
 func (c *fakeConn) Close() error {
 	c.once.Do(func() {
 		c.f.mu.Lock()
@@ -111,7 +111,7 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep makes memory stay in use after a binding's end.
+// keep makes the binding's memory stay in use after its end.
 func (f *fakeNIC) keep(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +124,7 @@ func (f *fakeNIC) setQueues(n int) {
 	f.queues = n
 }
 
-// let ends that use.
+// let ends the use of memory that keep began.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -336,7 +336,7 @@ func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// bitList has no mask.
+// bitList returns a bitset without a mask.
 func bitList(ntuple bool) attrs {
 	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
 	bits := attrs{bit("rx-checksum")}

@@ -21,11 +21,11 @@ import (
 // maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
 
-// kickRounds is the most rounds of a kick: a round of as many packets as queues misses a given one with a
+// kickRounds is the most rounds of a kick: a round with as many packets as queues misses a given queue with a
 // probability of about 1/e.
 const kickRounds = 16
 
-// kick makes an interface's queueing disciplines send waiting packets, and returns how many of them continued.
+// kick makes an interface's queueing disciplines send waiting packets, and returns how many of them went on.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -48,14 +48,15 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines that hold packets, until those where packets waited have
-// sent bytes or are empty, at most kickRounds times. n of them have.
+// runQueued calls send, with the number of disciplines that hold packets, until the disciplines where packets
+// waited have sent bytes or are empty, at most kickRounds times. It returns how many of them have sent bytes or
+// are empty.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
 		return 0, err
 	}
-	stuck := map[place]uint64{} // bytes sent before
+	stuck := map[place]uint64{} // bytes that the discipline had sent before
 	leaves := 0
 	for _, q := range all {
 		if q.shared() {
@@ -90,7 +91,7 @@ type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
 	frame [60]byte // the shortest Ethernet frame
-	cpus  []int    // that this process may run on
+	cpus  []int    // the CPUs on which this process may run
 	sent  int
 }
 
@@ -105,7 +106,7 @@ func newProber(ifindex int) (*prober, error) {
 	p := &prober{frame: probe([6]byte(ifc.HardwareAddr)), to: unix.SockaddrLinklayer{Ifindex: ifindex, Halen: 6,
 		Protocol: 0x0008}} // ETH_P_IP, big endian
 	copy(p.to.Addr[:], ifc.HardwareAddr)
-	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil { // receives nothing
+	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil { // 0: it receives nothing
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
 	return p, nil
@@ -131,12 +132,12 @@ func (p *prober) send(queues int) (err error) {
 	}
 	for _, cpu := range p.cpus {
 		if !moveTo(cpu) {
-			continue // removed
+			continue // the CPU was removed
 		}
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
 			setPort(&p.frame, p.sent)
-			// A discipline without room for the packet runs all the same.
+			// A discipline that has no room for this packet sends its others all the same.
 			err := unix.Sendto(p.fd, p.frame[:], unix.MSG_DONTWAIT, &p.to)
 			if err != nil && err != unix.ENOBUFS && err != unix.EAGAIN {
 				return fmt.Errorf("send a packet: %w", err)

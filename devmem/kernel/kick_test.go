@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are disciplines; one in forgotten sends its packets when the next one passes through it.
+// fakeQueues are queueing disciplines; a discipline in forgotten sends its packets when the next packet passes
+// through it.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -34,7 +35,7 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// Probes are sent until queues where packets waited have sent some.
+// Probes are sent until the queues where packets waited have sent some.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -157,7 +158,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
-	for range 3 { // one by Close, the others by the memory in use
+	for range 3 { // Close causes one kick, memory in use the others
 		<-kicked
 	}
 	td.nic.let(rx.ID())
@@ -170,7 +171,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A switch may drop packets from an address of another port.
+// A switch may drop packets whose source address belongs to another port.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket (startLinger): after close(2) nothing could abort
-// sends in progress. With unread data close(2) resets the connection, and after SetLinger the kernel obeys
-// that.
+// shouldLinger reports whether Close must keep the socket open (startLinger), as nothing could abort the sends
+// in progress after close(2). It returns false if there is unread data, with which close(2) resets the
+// connection, and after SetLinger, which the kernel obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -29,9 +29,9 @@ func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()
 		if err != nil {
-			return // closed by another call
+			return // another call has closed the socket
 		}
-		// As after close, a peer that sends more gets a reset.
+		// As after close(2), a peer that sends more gets a reset.
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
 		s, err := d.poll.newSock(fd)
@@ -59,7 +59,7 @@ func (c *Conn) linger(s *sock) {
 	c.sends.abandon()
 }
 
-// detach closes a socket, but leaves the descriptor to the caller.
+// detach ends the sock, but leaves its open descriptor to the caller.
 func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

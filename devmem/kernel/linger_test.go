@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer sends until a peer that does not read accepts no more, and closes its end.
+// fillPeer makes a connection to a peer that does not read, sends until the peer accepts no more, and closes
+// the connection.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)
@@ -24,7 +25,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	return h, sent
 }
 
-// full means that the peer has no room.
+// full reports whether the peer has no room.
 func full(t *testing.T, c *Conn) bool {
 	info, ok := c.info()
 	if !ok {

@@ -43,7 +43,7 @@ const (
 	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// genlConn is a part of *genetlink.Conn.
+// genlConn has the methods of *genetlink.Conn that genl uses.
 type genlConn interface {
 	GetFamily(name string) (genetlink.Family, error)
 	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)
@@ -65,7 +65,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// Errors get texts (extack).
+	// The kernel then explains errors by texts (extack).
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -78,7 +78,8 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// ask calls reply with the attributes of each answer; nil: the kernel only acknowledges the command.
+// ask sends a command, and calls reply with the attributes of each answer; with a nil reply it waits for an
+// acknowledgement only.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -154,7 +155,7 @@ func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) e
 	})
 }
 
-// inflight counts the pages of bindings outside page pools.
+// inflight counts, by binding, the pages that are outside page pools.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
@@ -168,7 +169,7 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops returns the NIC's drops.
+// hwDrops returns how many packets the NIC has dropped, if its driver reports that.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

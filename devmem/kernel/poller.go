@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for events of a device's sockets, by epoll. Go's own takes an event with only EPOLLERR, here a
-// completion on the error queue, for the end of the descriptor (runtime/netpoll.go, setEventErr).
+// poller waits for events of a device's sockets, by epoll. Go's own poller takes an event with only EPOLLERR,
+// here a completion on the error queue, for the end of the descriptor (runtime/netpoll.go, setEventErr).
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -26,7 +26,7 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // for os.NewFile
+	if err := unix.SetNonblock(fd, true); err != nil { // os.NewFile then polls it
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -50,11 +50,11 @@ func (p *poller) run() {
 			return n > 0 && err == nil
 		})
 		if err != nil {
-			return // closed
+			return // the poller is closed
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// The socket may have been closed. Another one with this number tries again in vain.
+			// The socket may have been closed. Another socket with this number tries again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -79,11 +79,11 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 type sock struct {
 	p      *poller
 	closed chan struct{}
-	// Reads, writes and reads of completions should try again.
+	// A signal on one of these channels says that reads, writes, or reads of completions should try again.
 	rsig, wsig, esig chan struct{}
 
 	mu sync.RWMutex // held for reading during system calls
-	fd int          // -1: closed
+	fd int          // -1 after close
 }
 
 // newSock makes a sock that owns fd, which it closes after an error.
@@ -102,7 +102,7 @@ func (p *poller) newSock(fd int) (*sock, error) {
 	return s, nil
 }
 
-// notify is called under the poller's lock.
+// notify signals the channels that events concern. The caller holds the poller's lock.
 func (s *sock) notify(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		signal(s.rsig)
@@ -122,7 +122,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// on calls f, which must not wait, with the descriptor, or returns net.ErrClosed.
+// on calls f, which must not wait, with the descriptor; it returns net.ErrClosed if the socket is closed.
 func (s *sock) on(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -132,7 +132,7 @@ func (s *sock) on(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// close waits for calls on the descriptor.
+// close closes the socket when no call uses its descriptor any more.
 func (s *sock) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *sock) close() error {
 	return os.NewSyscallError("close", unix.Close(fd)) // also removes it from epoll
 }
 
-// invalidate ends the use of the descriptor. Under mu.
+// invalidate ends the use of the descriptor. The caller holds mu.
 func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()

@@ -19,7 +19,7 @@ const (
 	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
-// errOwnQdisc means a queueing discipline of the administrator's.
+// errOwnQdisc means that the administrator has chosen the queueing discipline.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
 type asker func(netlink.Message) ([]netlink.Message, error)
@@ -32,7 +32,7 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// tcmsg is a request about queueing disciplines.
+// tcmsg makes a request about queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
 	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
@@ -42,7 +42,7 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 }
 
 // replaceQdisc makes an interface's queueing disciplines drop their packets: it replaces them, and restores the
-// default. It cannot restore others (errOwnQdisc).
+// default. It returns errOwnQdisc for a discipline that it could not restore.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -67,18 +67,18 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is a queueing discipline's position. Default ones have handle 0; parent has the transmit queue's
-// number, from 1.
+// place is a queueing discipline's position. A default discipline has handle 0; parent contains the transmit
+// queue's number, from 1.
 type place struct{ handle, parent uint32 }
 
 type qdisc struct {
 	place
 	kind    string
-	gone    uint64 // passed to the driver
+	gone    uint64 // bytes passed to the driver
 	waiting uint32 // packets
 }
 
-// shared means a discipline that holds no packets, but has another one for each transmit queue.
+// shared reports whether the discipline holds no packets itself, but has a discipline for each transmit queue.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
 // qdiscs lists queueing disciplines; unreported values are 0.

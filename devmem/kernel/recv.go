@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// errNoWait replaces EAGAIN in attempt.
+// errNoWait stands for an EAGAIN after which attempt must not wait.
 var errNoWait = errors.New("nothing to receive")
 
 // Read implements net.Conn.
@@ -25,7 +25,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// receive calls recvmsg until it returns data or an error. Under rmu.
+// receive calls recvmsg until it returns data or an error. The caller holds rmu.
 func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, nfrags, nlinear int, err error) {
 	var control []byte
 	if flags&msgSockDevmem != 0 {

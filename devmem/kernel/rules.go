@@ -46,7 +46,8 @@ const (
 
 var big = binary.BigEndian
 
-// command sends an ioctl of size bytes, and returns them with the answer.
+// command makes an ioctl with size bytes, which begin with words, and returns them as the kernel has changed
+// them.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -55,7 +56,7 @@ func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	return b, d.ioctl(b)
 }
 
-// ruleMatch writes struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
+// ruleMatch writes a flow as struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	flowType, size := tcpV4Flow, 4
@@ -101,7 +102,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns the last free location, as ethtool does, unless the driver chooses.
+// freeRule returns the last free location, as ethtool does, or locAny if the driver chooses.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -126,7 +127,7 @@ func (d *Device) freeRule() (uint32, error) {
 	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
 }
 
-// ruleLocs lists the locations of up to count rules; size is the number of locations.
+// ruleLocs returns the locations of up to count rules, and how many locations there are.
 func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
 	b := make([]byte, rxnfcLen+4*int(count))
 	native.PutUint32(b, ethtoolGRXCLSRLALL)
@@ -143,7 +144,7 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 func (d *Device) dropRules() error {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return nil // no rules, or ntuple is off
+		return nil // the driver has no rules, or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
 	}
@@ -204,7 +205,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // by another process
+	if err == nil || errors.Is(err, syscall.ENOENT) { // ENOENT: another process has deleted the rule
 		delete(d.flows, id)
 		return nil
 	}
@@ -243,14 +244,14 @@ func (d *Device) indir() ([]uint32, error) {
 	return table, err
 }
 
-// setIndir takes an empty table for the driver's default.
+// setIndir sets the table of RSS; an empty one means the driver's default.
 func (d *Device) setIndir(table []uint32) error {
 	request := append([]uint32{ethtoolSRXFHINDIR, uint32(len(table))}, table...)
 	_, err := d.command(4*len(request), request...)
 	return err
 }
 
-// equalTable is ethtool -X equal n.
+// equalTable returns the table of `ethtool -X equal n`.
 func equalTable(size, n int) []uint32 {
 	t := make([]uint32, size)
 	for i := range t {

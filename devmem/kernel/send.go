@@ -46,11 +46,11 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group returns how many of the first ranges may go into one sendmsg, which ends a packet. The kernel cuts
-// ranges into pages.
+// group returns how many of the first ranges may go into one sendmsg, which ends a packet: a segment of mss
+// bytes then has at most maxPieces pieces. The kernel cuts ranges at page boundaries.
 func group(ranges []devmem.Range, mss int) int {
-	var sizes [maxPieces - 1]uint64 // of the last pieces
-	var inner uint64                // sum of sizes; with two more pieces a segment has at least inner+2 bytes
+	var sizes [maxPieces - 1]uint64 // sizes of the last pieces
+	var inner uint64                // sum of sizes; a segment with these and two more pieces has at least inner+2 bytes
 	pieces := 0
 	for i, r := range ranges {
 		if i == maxIovecs {
@@ -71,7 +71,7 @@ func group(ranges []devmem.Range, mss int) int {
 	return len(ranges)
 }
 
-// sendGroup queues ranges until the write deadline.
+// sendGroup queues ranges; it waits for room until the write deadline.
 func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
@@ -117,19 +117,19 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// optmemFull handles ENOBUFS: notifications of sends are in memory that net.core.optmem_max limits. nil: try
-// again.
+// optmemFull handles ENOBUFS: the notifications of sends fill the memory that net.core.optmem_max allows. It
+// returns nil if the send may succeed now.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
-		return nil // memory is free now
+		return nil // reap has freed memory
 	}
 	if c.sends.underWay() == 0 {
-		return syscall.ENOBUFS // nothing to wait for
+		return syscall.ENOBUFS // no notification will free memory
 	}
 	return syscall.EAGAIN
 }
 
-// reap reads completions.
+// reap reads the completions on the error queue, and reports whether there was one.
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
@@ -163,7 +163,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	for {
 		var over error
 		if err := c.s.on(func(fd int) error {
-			over = c.over(fd) // before reap: the end completes sends
+			over = c.over(fd) // before reap, as sends complete when a connection ends
 			c.reap(fd)
 			return nil
 		}); err != nil {

@@ -37,7 +37,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// A single range may have too many pieces.
+// Even a single range may have too many pieces.
 //
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
@@ -55,7 +55,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 			if k < 1 {
 				t.Fatal("no progress")
 			}
-			var starts []int // where pieces begin
+			var starts []int // offsets at which pieces begin
 			end := 0
 			for _, r := range ranges[:k] {
 				for off, left := r.Off, r.Len; left > 0; {
@@ -65,7 +65,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 					off, left = off+n, left-n
 				}
 			}
-			for i := range starts { // segments that begin before piece i
+			for i := range starts { // segments that begin one byte before piece i
 				if n := pieces(starts, max(starts[i]-1, 0), mss); n > maxPieces {
 					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, starts[i], starts)
 				}
@@ -104,7 +104,7 @@ func TestSendLog(t *testing.T) {
 		next := l.base
 		parts := map[uint32]int{} // incomplete sendmsgs
 		callOf := map[uint32]uint32{}
-		var open []uint32 // sendmsgs
+		var open []uint32 // numbers of the sendmsgs that are not complete
 		var calls uint32
 		got := map[uint32]bool{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {

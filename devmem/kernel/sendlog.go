@@ -11,7 +11,7 @@ type sendLog struct {
 	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
 	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
-	calls uint32     // of SendDevmem
+	calls uint32     // calls of SendDevmem so far
 	done  []seqRange // complete calls, ascending, not adjacent
 	open  int        // incomplete calls
 }
@@ -25,11 +25,11 @@ type sendRec struct {
 type sendCall struct {
 	b      *binding
 	number uint32
-	left   int  // incomplete sendmsgs
-	ended  bool // no more sendmsgs
+	left   int  // number of incomplete sendmsgs
+	ended  bool // the call makes no more sendmsgs
 }
 
-// queued records a sendmsg; call is nil for the first one of a SendDevmem. Under mu.
+// queued records a sendmsg; call is nil for the first one of a SendDevmem. The caller holds mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
@@ -71,9 +71,9 @@ func (l *sendLog) settle(call *sendCall) {
 	}
 }
 
-// completed records sends that the kernel reports as complete. Under mu.
+// completed records sends that the kernel reports as complete. The caller holds mu.
 func (l *sendLog) completed(r seqRange) {
-	n := r.hi - r.lo // less one; wraps around
+	n := r.hi - r.lo // the number of sends less one; the subtraction may wrap around
 	for i := uint32(0); ; i++ {
 		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
 			l.recs[k].done = true
@@ -92,7 +92,7 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take removes the first range of complete calls. none: no call is in progress.
+// take removes the first range of complete calls. none means that no call is in progress.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +110,7 @@ func (l *sendLog) underWay() int {
 	return l.open
 }
 
-// abandon stops counting calls whose completions nobody will read.
+// abandon ends the counting of calls, when nobody will read their completions.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// counters has a device's counters since Open.
+// counters has what a device has counted since Open.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
 	segments segments // of connections that have ended
 	base     nicCounters
-	last     nicCounters // never decrease, although drivers clear their counters
+	last     nicCounters // the last result of since: counters never decrease, although drivers clear theirs
 }
 
 type segments struct{ in, out, retrans uint64 }
@@ -62,7 +62,7 @@ func (s *segments) add(i *unix.TCPInfo) {
 	s.retrans += uint64(i.Total_retrans)
 }
 
-// nicCounters returns 0 for unavailable counters.
+// nicCounters returns the interface's counters; a counter that is not available is 0.
 func (d *Device) nicCounters() nicCounters {
 	var n nicCounters
 	if link, err := netlink.LinkByIndex(d.index); err == nil && link.Attrs().Statistics != nil {
@@ -89,7 +89,7 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops sums the driver's own counters (ethtool -S) of packets without a buffer.
+// driverDrops sums the driver's own counters (ethtool -S) of packets for which the NIC had no buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -101,7 +101,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	if n == 0 || n > maxDriverCounters {
 		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
 	}
-	// The kernel writes all counters that exist at the call: leave room for more.
+	// The kernel writes all counters that exist at the time of the call: leave room for more.
 	room := 2*int(n) + maxDriverCounters/16
 	// struct ethtool_gstrings: u32 cmd, set, len
 	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
@@ -121,8 +121,9 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops looks for words in the names that drivers use: gve rx_no_buffers_posted[q], mlx5
-// rx_out_of_buffer, bnxt rx_discards. They must not match both counters of queues and their sum.
+// countsDrops reports whether a counter's name has a word by which a driver names such drops: gve
+// rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards. The words must not match both a counter of
+// each queue and their sum.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
@@ -155,7 +156,7 @@ func (d *Device) Stats() devmem.Stats {
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	// After All: connections are counted before they are removed from conns.
+	// Read the open connections first: a connection is counted before it is removed from conns.
 	sum := d.count.segments
 	d.count.mu.Unlock()
 	for _, c := range conns {

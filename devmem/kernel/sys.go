@@ -97,7 +97,7 @@ func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
 	data unsafe.Pointer
-	_    [16]byte // of a union of 24 bytes
+	_    [16]byte // the rest of a union of 24 bytes
 }
 
 // ethtoolIoctl calls SIOCETHTOOL; b begins with the command and has room for the answer.
@@ -126,7 +126,7 @@ const (
 	mpolBind       = 2          // MPOL_BIND
 )
 
-// createUDMABuf makes a dma-buf of a part of a memfd; dev is /dev/udmabuf.
+// createUDMABuf makes a dma-buf of a part of a memfd; dev is a descriptor of /dev/udmabuf.
 func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	c := struct {
 		memfd, flags uint32

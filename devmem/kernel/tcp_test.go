@@ -21,7 +21,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The example needs a NIC with devmem TCP (internal/job/boot, TestProgramRunsInAGuest).
+	// The example does not run here, as it needs a NIC with devmem TCP (internal/job/boot,
+	// TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
@@ -57,7 +58,8 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback reports whether a case receives nothing in device memory.
+// onLoopback reports whether a test case can run on the loopback interface, where no data arrives in device
+// memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -187,7 +189,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 			testkit.OK(t, err)
 		case <-time.After(100 * time.Millisecond):
 			cancel(errNever)
-			if err := <-ended; err != nil { // nil: there was room
+			if err := <-ended; err != nil { // a nil error means that the peer had room
 				wantErr(t, "dial", err, errNever)
 				return
 			}
@@ -351,7 +353,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// SendDevmem reads completions itself when a socket's memory for them is full.
+// SendDevmem itself reads completions when the socket's memory for them is full.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

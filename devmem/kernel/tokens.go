@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// tokens records the issued tokens of a connection. The kernel issues the lowest free numbers, from 1
-// (net/ipv4/tcp.c:tcp_xa_pool_refill).
+// tokens records the tokens that the kernel has issued for a connection. The kernel issues the lowest free
+// number, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill).
 type tokens struct {
 	mu   sync.Mutex
 	held []*binding // by token; nil: not issued
@@ -35,7 +35,8 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned must come before DONTNEED: the kernel may issue a freed token again at once.
+// returned records that tokens are returned. It must be called before DONTNEED: the kernel may issue a freed
+// token again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +65,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the kernel frees them with the socket
+			return // the socket is closed, and the kernel frees its tokens
 		}
 	}
 }

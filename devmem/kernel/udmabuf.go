@@ -14,7 +14,7 @@ import (
 
 // UDMABufOptions are the options of NewUDMABuf.
 type UDMABufOptions struct {
-	Size uint64 // of GPU 0's memory, whole pages
+	Size uint64 // bytes of GPU 0's memory, whole pages
 	Node int    // NUMA node of the memory; -1: any
 }
 
@@ -47,14 +47,14 @@ func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if err := unix.Ftruncate(u.memfd, int64(o.Size)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	// See drivers/dma-buf/udmabuf.c:check_memfd_seals.
+	// The memfd must be sealed (drivers/dma-buf/udmabuf.c:check_memfd_seals).
 	if _, err := unix.FcntlInt(uintptr(u.memfd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return nil, os.NewSyscallError("F_ADD_SEALS", err)
 	}
 	if u.mem, err = unix.Mmap(u.memfd, 0, int(o.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	if o.Node >= 0 { // shmem keeps a mapping's policy
+	if o.Node >= 0 { // the memfd (shmem) keeps the policy of this mapping
 		if err := bindToNode(u.mem, o.Node); err != nil {
 			return nil, os.NewSyscallError("mbind", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Without /dev/udmabuf NewUDMABuf returns ENOENT.
+// NewUDMABuf returns ENOENT if there is no /dev/udmabuf.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
 		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)

@@ -61,14 +61,15 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	// Receive: free pages; by page, how many queued chunks and how many tokens hold it.
+	// Fields of a receive binding: the free pages; for each page, how many queued chunks and how many tokens hold
+	// it.
 	free         []uint32
 	queued, held []uint32
-	room         chan struct{} // closed when pages become free, or the binding is closed
+	room         chan struct{} // closed when a page becomes free, or the binding is closed
 	sends        int           // calls of SendDevmem in progress
 }
 
-// buffer checks a buffer to bind. Under d.mu.
+// buffer returns the device's buffer b if it can be bound. The caller holds d.mu.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	return x, nil
 }
 
-// bind is called under d.mu.
+// bind makes a binding of the buffer. The caller holds d.mu.
 func (b *buffer) bind(tx bool, queues []int) *binding {
 	d := b.d
 	d.lastID++
@@ -153,7 +154,7 @@ func (b *binding) Close() error {
 	return nil
 }
 
-// wake is called under b.mu.
+// wake wakes the callers of take that wait for pages. The caller holds b.mu.
 func (b *binding) wake() {
 	if b.room != nil {
 		close(b.room)
@@ -161,7 +162,7 @@ func (b *binding) wake() {
 	}
 }
 
-// unlock also ends a closed binding whose memory is not in use.
+// unlock unlocks b.mu, and makes the binding done if it is closed and its memory is not in use.
 func (b *binding) unlock() {
 	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
 	b.mu.Unlock()
@@ -176,7 +177,8 @@ func (b *binding) unlock() {
 	}
 }
 
-// take returns up to n pages, or a channel to wait for; neither if the binding is closed.
+// take returns up to n free pages, or if none is free a channel that is closed when one may be; neither if the
+// binding is closed.
 func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -191,7 +193,7 @@ func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	}
 	k := max(len(b.free)-n, 0)
 	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
-	slices.Reverse(pages) // the last free page comes first
+	slices.Reverse(pages) // in the order of a stack: the last free page first
 	for _, p := range pages {
 		b.queued[p]++
 	}
@@ -206,7 +208,7 @@ func (b *binding) hold(i uint32) {
 	b.held[i]++
 }
 
-// unhold drops a token's reference, unqueue a queue's.
+// unhold drops a token's reference to page i, unqueue a queued chunk's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
@@ -220,7 +222,7 @@ func (b *binding) drop(i uint32, refs []uint32) {
 	}
 }
 
-// facts is called under d.mu.
+// facts describes the binding for diagnoses. The caller holds d.mu.
 func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,13 +21,13 @@ import (
 const (
 	maxQueues = 256
 	maxRules  = 1024
-	minPages  = 16 // for each queue
+	minPages  = 16 // for each bound queue
 )
 
 // Options are options of New.
 type Options struct {
-	GPUs   []*GPU // still the caller's
-	Queues int    // 2 to 256; 0: 16
+	GPUs   []*GPU // owned by the caller
+	Queues int    // number of receive queues, 2 to 256; 0 means 16
 }
 
 // Device is a devmem.Device over the operating system's TCP.
@@ -63,7 +63,7 @@ func New(o Options) (*Device, error) {
 
 var errClosed = fmt.Errorf("device: %w", net.ErrClosed)
 
-// use is called under d.mu.
+// use returns an error if the device is closed. The caller holds d.mu.
 func (d *Device) use() error {
 	if d.closed {
 		return errClosed
@@ -110,15 +110,16 @@ func (d *Device) SetRSS(n int) error {
 	return nil
 }
 
-// steered returns a flow's binding; nil: host memory. src and dst are as in received packets.
+// steered returns the binding to which a flow is steered; nil: host memory. src and dst are as in received
+// packets.
 func (d *Device) steered(src, dst netip.AddrPort) *binding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.queues[d.queueOf(src, dst)] // queue 0 has no binding
 }
 
-// queueOf returns the queue of the matching rule with most fields, and of several the oldest; 0 if none
-// matches. Under d.mu.
+// queueOf returns the queue of the matching rule with most fields, the oldest of several; 0 if no rule matches.
+// The caller holds d.mu.
 func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
@@ -215,7 +216,7 @@ func (d *Device) Close() error {
 		if c, ok := x.(*conn); ok {
 			_ = c.SetLinger(0)
 		}
-		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // perhaps closed before
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have closed it
 			errs = append(errs, err)
 		}
 	}

@@ -59,7 +59,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a receive binding, and both ends of a connection to it.
+// pair returns a receive binding, and both ends of a connection that is steered to it.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -75,7 +75,7 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// Without a receiver the connection reads about maxQueued bytes.
+// A connection whose user does not receive reads about maxQueued bytes.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -159,7 +159,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A new deadline ends a waiting call.
+// A new deadline ends a call that waits already.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -179,7 +179,7 @@ func TestDeadlineMoves(t *testing.T) {
 		done <- err
 	}()
 	testkit.OK(t, c.SetReadDeadline(time.Now()))
-	testkit.OK(t, peer.Close()) // either ends it
+	testkit.OK(t, peer.Close()) // the deadline and the peer's close both end the call
 	if err := <-done; err == nil {
 		t.Error("received")
 	}
@@ -194,7 +194,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// After a stall the connection stays usable.
+// After a stall the connection can still be used.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -223,7 +223,7 @@ func TestSendStalls(t *testing.T) {
 	testkit.OK(t, tx.Close())
 }
 
-// A reset after a FIN is an error.
+// A reset that follows a FIN is an error.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

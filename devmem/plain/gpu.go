@@ -11,13 +11,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// GPU is ordinary memory in the role of a GPU's.
+// GPU is ordinary memory that plays the role of a GPU's.
 type GPU struct {
 	mem   []byte
 	close func() error
 }
 
-// NewGPU allocates size bytes, whole pages (EINVAL).
+// NewGPU allocates size bytes. EINVAL: these are no whole pages.
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)

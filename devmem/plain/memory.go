@@ -35,8 +35,8 @@ func NewMemory(gpus ...*GPU) *Memory {
 }
 
 // MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes returns size
-// bytes of a GPU's memory from off on, or if fewer are contiguous whole pages of them. It is called from
-// several goroutines; its result is used until the method of Memory that called it returns.
+// bytes of a GPU's memory from off on; if fewer are contiguous, it returns these, which must be whole pages. It
+// is called from several goroutines; its result is used until the method of Memory that called it returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }
@@ -44,7 +44,7 @@ func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 // step is the most bytes between two checks of the context.
 const step = 1 << 20
 
-// memory returns up to n bytes from pos on, at least one.
+// memory returns between 1 and n bytes from pos on.
 type memory func(pos, n uint64) ([]byte, error)
 
 func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
@@ -60,7 +60,7 @@ func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 
 func host(b []byte) memory { return func(pos, n uint64) ([]byte, error) { return b[pos:][:n], nil } }
 
-// pairs calls f with pieces of equal length of dst and src, n bytes in all.
+// pairs walks over n bytes of dst and src, and calls f with pieces of equal length of both.
 func pairs(ctx context.Context, dst, src memory, n uint64, count *atomic.Uint64, f func(dst, src []byte)) error {
 	for pos := uint64(0); pos < n; {
 		if ctx.Err() != nil {

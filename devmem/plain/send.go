@@ -20,9 +20,9 @@ import (
 type sends struct {
 	mu     sync.Mutex
 	total  uint64   // bytes written to the socket
-	done   uint32   // calls before it were reported as complete
-	ends   []uint64 // ends in the stream of the calls from done on
-	failed error    // of the socket
+	done   uint32   // number of the first call not yet reported as complete
+	ends   []uint64 // where the calls from done on end in the stream
+	failed error    // the socket's error
 }
 
 func (c *conn) writable(err error) error {
@@ -45,7 +45,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records n bytes and an error of the socket; call is set for SendDevmem.
+// wrote records that n bytes were written to the socket, and the socket's error; call: by SendDevmem.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (c *conn) wrote(n int, err error, call bool) {
 	}
 }
 
-// passing reports whether the connection goes on after an error.
+// passing reports whether the connection can still be used after err.
 func passing(err error) bool {
 	stalled := (*devmem.StallError)(nil)
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &stalled)
@@ -87,7 +87,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // the next call returns it
+		err = nil // the next call returns the error
 	}
 	return int(k), c.writable(err)
 }
@@ -109,13 +109,13 @@ func (b *binding) end() {
 	b.sends--
 }
 
-// unacknowledged returns the peer's unacknowledged bytes (SIOCOUTQ, tcp(7)).
+// unacknowledged returns how many sent bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
 func (c *conn) unacknowledged() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 
-// reset returns an error that the goroutine read, which ends at the peer's FIN, does not see.
+// reset returns an error of the socket that the goroutine read misses, as it ends at the peer's FIN.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
@@ -161,7 +161,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete returns calls whose bytes were acknowledged, or an error.
+// complete returns the calls whose bytes the peer has acknowledged, or an error.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting := uint64(c.unacknowledged())
 	var reset error

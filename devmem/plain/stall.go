@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// progress changes with each byte received or acknowledged.
+// progress returns a number that changes with each byte received or acknowledged.
 func (c *conn) progress() (n uint64) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
@@ -28,7 +28,7 @@ func (c *conn) watch(op string) *devmembase.Stall {
 		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
-// send calls write, and ends it when the connection stalls.
+// send calls write, and makes it return when the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch("send")
 	if s.Limit == 0 {
