@@ -66,9 +66,9 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // a waiting Remove blocks nobody, and is not delayed
+				late := s.Enter() // a waiting Remove does not block Enter, nor does it wait for this worker
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
-				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // nor does Add block
+				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // it does not block Add either
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
 				testkit.NoError(t, testkit.Err(NewCopier().Write(segs, []byte("still mapped"))))
 				if isDone(done) {
@@ -109,7 +109,7 @@ func TestManyRemovesWaitAtOnce(t *testing.T) {
 			}()
 			done = append(done, gone)
 		}
-		for i, token := range tokens { // Remove waits at least for earlier workers
+		for i, token := range tokens { // each Remove waits for the workers that entered before it
 			for _, gone := range done[i:] {
 				if isDone(gone) {
 					t.Fatalf("a Remove did not wait for worker %d", i)
@@ -144,7 +144,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	maps := make([][]Map, len(spaces))
 	for k := range spaces {
 		for i := range uint64(regions) {
-			fd := memfd(t, page) // so that Remove unmaps it
+			fd := memfd(t, page) // this makes Remove unmap the file
 			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte
@@ -188,7 +188,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 				for k, s := range spaces {
 					s.Leave(tokens[k])
 				}
-				runtime.Gosched() // for a woken control goroutine
+				runtime.Gosched() // let a woken control goroutine run
 			}
 		})
 	}

@@ -7,14 +7,14 @@ import (
 	"runtime/debug"
 )
 
-// ErrFault is what a *FaultError wraps.
+// ErrFault is the error that a *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
 // FaultError means that a file could not be accessed through its mapping (SIGBUS): it was truncated, or memory
 // is lacking.
 type FaultError struct {
 	File *File
-	Off  uint64 // of the faulting byte
+	Off  uint64 // offset of the faulting byte
 }
 
 // Error implements error.
@@ -26,7 +26,7 @@ func (e *FaultError) Error() string {
 // Unwrap returns ErrFault.
 func (e *FaultError) Unwrap() error { return ErrFault }
 
-// Go starts f on a new goroutine, on which Recover works.
+// Go starts f on a new goroutine on which Recover works.
 func Go(f func()) {
 	go func() {
 		Guard()
@@ -36,9 +36,9 @@ func Go(f func()) {
 
 // Guard makes Recover work on the calling goroutine; otherwise a fault ends the process. Space.Enter calls it,
 // too.
-func Guard() { debug.SetPanicOnFault(true) } // per goroutine
+func Guard() { debug.SetPanicOnFault(true) } // the setting is per goroutine
 
-// Recover turns a memory fault into an error. A function that touches mapped memory defers it, as `defer
+// Recover turns a memory fault into an error. A function that accesses mapped memory defers it, as `defer
 // dma.Recover(&err)`. After a fault in a mapped File it sets *err to the *FaultError, and marks the file dead.
 // Other panics continue.
 func Recover(err *error) {
@@ -90,9 +90,9 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault is for a space that maps no dead file any more. The caller holds mu.
+// clearFault forgets the fault, unless the space still maps a dead file. The caller holds mu.
 func (s *Space) clearFault() {
-	s.faultMu.Lock() // later faults are reported after this function
+	s.faultMu.Lock() // a fault that happens now is reported after this function
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
 		return

@@ -34,7 +34,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// twoGuests returns spaces with 1 MiB each, and their descriptors.
+// twoGuests returns two spaces of 1 MiB, and the descriptors of their memory.
 func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	files := NewFiles()
 	victim, healthy = NewSpace("victim", files), NewSpace("healthy", files)
@@ -45,7 +45,7 @@ func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	return
 }
 
-// copyAll copies one space to another.
+// copyAll copies the whole of one space to another.
 func copyAll(c *Copier, to, from *Space) error {
 	defer to.Leave(to.Enter())
 	defer from.Leave(from.Enter())
@@ -124,7 +124,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
-			// The guest comes back with a complete file.
+			// The guest comes back, with a file of full length.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
 				t.Error("an empty space is at fault")
@@ -160,7 +160,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 			t.Errorf("%s: %v", s.Name(), s.FaultErr())
 		}
 	}
-	// The fault is reported until the file's last region is removed.
+	// The fault is reported until the space maps no region of the file.
 	if err := sharer.Remove(0, page); err != nil || !closed(sharer.Faulted()) {
 		t.Errorf("forgiven with the file still there: %v", err)
 	}
@@ -254,7 +254,7 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	}
 }
 
-// overlapEnv makes the test binary run faultInOverlap.
+// overlapEnv is a variable that makes the test binary run faultInOverlap.
 const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
 // faultInOverlap faults in an overlapping copy, and checks that clear() still works.

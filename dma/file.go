@@ -12,11 +12,11 @@ import (
 // ErrBadFile is the error for an unsuitable descriptor or file.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is the error for a use of a file that is no longer mapped.
+// ErrClosed is the error for an access to a file that is no longer mapped.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// A sparse file costs its owner nothing, but this process address space (47 bits on amd64) and a mapping
-// (vm.max_map_count, 65530).
+// These limits are needed because a sparse file costs its owner nothing, but this process address space (47
+// bits on amd64) and a mapping (vm.max_map_count, 65530).
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -25,11 +25,11 @@ const (
 	maxFiles      = 16384
 )
 
-// Files is the registry of mapped files, for all that share them.
+// Files is the registry of mapped files, which spaces share.
 type Files struct {
 	mu   sync.Mutex
 	open map[FileID]*File // under mu
-	size uint64           // under mu: of the files
+	size uint64           // under mu: bytes of the open files
 }
 
 // NewFiles returns an empty registry.
@@ -58,7 +58,7 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor is Open for Space s (or nil), after check.
+// openFor is Open for a space (or nil), with what check has returned for fd.
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -86,7 +86,7 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int), fd: -1}
 	f.gpu.Store(-1)
-	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile fits
+	if err := f.mapFile(fd, int(size)); err != nil { // size fits in an int, as it is at most maxFile
 		return nil, fmt.Errorf("%w: file %v: mmap of %#x bytes: %w", ErrBadFile, id, size, err)
 	}
 	if err := f.keep(s, fd); err != nil {
@@ -103,24 +103,24 @@ type File struct {
 	files *Files
 	id    FileID
 	mem   []byte  // set by mapFile, then constant
-	base  uintptr // address of mem
+	base  uintptr // the address of mem
 	refs  int     // under files.mu
-	fd    int     // for Space.Occupied; -1: none
+	fd    int     // for Space.Occupied; -1: not kept
 
 	gpu  atomic.Int32             // -1: none
-	node atomic.Int32             // 1 + the guest's NUMA node whose RAM it is; 0: unknown
+	node atomic.Int32             // 1 + the number of the guest's NUMA node whose RAM the file is; 0: unknown
 	gone atomic.Pointer[gone]     // nil: mem is usable
 	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent
 
 	mu         sync.Mutex
-	registered []extent       // under mu: as registered, sorted
-	spaces     map[*Space]int // under mu: regions of the file
+	registered []extent       // under mu: the registered ranges, sorted
+	spaces     map[*Space]int // under mu: number of regions of the file in each space
 }
 
-// gone is why memory cannot be used any more.
+// gone says why the memory cannot be used any more.
 type gone struct {
 	err   error
-	fault *FaultError // nil: closed
+	fault *FaultError // nil: the file was closed
 }
 
 // Close drops the reference that Open took; the last one unmaps the file.
@@ -136,16 +136,16 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // outside the lock: it takes long
+		f.unmap() // after the lock is released, as it takes long
 		if f.fd >= 0 {
-			_ = unix.Close(f.fd) // does not block for memory
+			_ = unix.Close(f.fd) // closing a memory file does not block
 		}
 	case refs < 0:
 		panic("dma: File closed more often than opened") // another user may still use the mapping
 	}
 }
 
-// hold takes one more reference; another one must exist.
+// hold takes one more reference; the caller knows that there is one.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++
@@ -164,7 +164,7 @@ func (f *File) Dead() bool {
 	return g != nil && g.fault != nil
 }
 
-// usable returns an error of a file that is gone.
+// usable returns an error if the file has faulted or was closed.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err

@@ -142,7 +142,7 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A sparse file costs a guest nothing.
+// A sparse file costs its owner nothing.
 //
 // Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
 // take the whole address space of the process.

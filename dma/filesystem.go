@@ -16,8 +16,9 @@ import (
 // ErrBlocked means that a file system has not answered in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems answer system calls and page faults from memory and block devices; names as in
-// /proc/self/mountinfo. Overlayfs may have layers of FUSE, and ramfs numbers inodes with 32 bits (FileID).
+// localFileSystems lists the file systems that answer system calls and page faults from memory and block
+// devices, by their names in /proc/self/mountinfo. Overlayfs may have layers of FUSE, and ramfs numbers inodes
+// with 32 bits (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
@@ -50,13 +51,13 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen reports whether fd is open, with O_PATH too.
+// isOpen reports whether fd is open, even with O_PATH.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
 }
 
-// mountOf returns the identifier of fd's mount, which statx would ask the file system for.
+// mountOf returns the id of fd's mount without statx, which would ask the file system.
 func mountOf(fd int) (string, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
@@ -70,10 +71,10 @@ func mountOf(fd int) (string, error) {
 	return "", errors.New("/proc/self/fdinfo has no mnt_id")
 }
 
-// checkMount refuses mounts that are not local, or not in mountinfo.
+// checkMount returns an error if the mount is not of a local file system, or not in mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // an overlay has many options
+	lines.Buffer(nil, 1<<20) // the options of an overlay may be long
 	for lines.Scan() {
 		// proc_pid_mountinfo(5): the type follows a hyphen after at least six fields.
 		f := strings.Fields(lines.Text())
@@ -100,14 +101,15 @@ func checkMount(mountinfo io.Reader, mount string) error {
 // statLimit is how long a file system may take to answer statx.
 const statLimit = 2 * time.Second
 
-// statFile is a variable for tests.
+// statFile calls statx; tests replace it.
 var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat waits at most statLimit for a file that is not memory; then a goroutine waits on.
+// stat returns the file's attributes. For a file that is not memory it waits at most statLimit, and leaves a
+// goroutine that waits.
 func stat(fd int) (st unix.Statx_t, err error) {
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // memory
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory
 		return st, statFile(fd, &st)
 	}
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd
@@ -143,9 +145,9 @@ func stat(fd int) (st unix.Statx_t, err error) {
 // cannot set (tmpfs since Linux 5.18).
 type FileID struct {
 	dev, ino  uint64
-	birth     int64 // ns since 1970; 0: unknown
+	birth     int64 // ns since 1970; 0 means unknown
 	hugetlbfs bool
-	space     *Space // of hugetlbfs: where the id is valid
+	space     *Space // for a file on hugetlbfs, the space where the id is valid; else nil
 }
 
 func (id FileID) in(s *Space) FileID {
@@ -164,7 +166,7 @@ func FileIDOf(fd int) (FileID, error) {
 	return id, err
 }
 
-// check returns identity and size of a file for guests, or ErrBadFile.
+// check returns identity and size of a file, or ErrBadFile if it cannot be a guest's memory.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -191,7 +193,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	if st.Size == 0 || st.Size > maxFile {
 		return id, 0, fmt.Errorf("%w: file %v: size %d", ErrBadFile, id, st.Size)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // no server
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory: Fstatfs asks no server
 		var vfs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &vfs); err != nil {
 			return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -210,7 +212,7 @@ func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:
 	case err == nil:
-		_ = unix.Close(fd) // closed even after EIO
+		_ = unix.Close(fd) // Linux has closed fd even if this returns EIO
 	default:
 		s.kept.Add(1)
 	}

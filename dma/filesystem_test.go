@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Local mounts that mountinfo lists are accepted.
+// Mounts of local file systems are accepted if mountinfo lists them.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -45,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// Memfds, pipes and devices are local.
+// Memfds, pipes and devices count as local.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -64,7 +64,7 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // not a memory file
+	pipe := [2]int{} // a pipe is local, but no memory file
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -83,7 +83,7 @@ func TestBlockedFileSystem(t *testing.T) {
 	})
 }
 
-// Discard keeps descriptors whose close might block.
+// Discard keeps descriptors open that closing might block on.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -91,7 +91,7 @@ func TestDiscard(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF)
 	s.Discard(-1)
 	testkit.OK(t, s.DiscardErr())
-	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // stands for a file on FUSE
+	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // a file of proc stands for one on FUSE
 	defer proc.Close()
 	for range maxKept {
 		s.Discard(int(proc.Fd()))

@@ -14,8 +14,8 @@ import (
 
 type modelPage struct {
 	mapped, ro, none bool
-	file, page       int // of the file
-	region           int // number of its Map
+	file, page       int // file number, and page in the file
+	region           int // number of the Map that made the region
 }
 
 // The model is an array of pages. They may be at the top of the address space, where the arithmetic may wrap.
@@ -26,7 +26,7 @@ func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
 	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
 	const files, filePages, window = 3, 16, 64
-	var fds [files]int // only read
+	var fds [files]int // the test only reads the files
 	for i := range fds {
 		fds[i] = memfd(f, filePages*page)
 		var tag [filePages * page]byte
@@ -59,7 +59,7 @@ func FuzzSpace(f *testing.F) {
 			ops = ops[1:]
 			return int(b)
 		}
-		// arg reads a map, and returns what Add should return.
+		// arg makes a Map from the input, adds it to the model, and returns the error that Add should return.
 		arg := func(m *[window]modelPage) (Map, error) {
 			start, n, file, from, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
 			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(from * page),

@@ -27,7 +27,7 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree looks for descriptors and mapped files at the test's end.
+// leakFree checks at the test's end that no descriptors and mapped files are left.
 func leakFree(t testing.TB) {
 	t.Helper()
 	testkit.CheckFDs(t)

@@ -11,9 +11,9 @@ type MemKind uint8
 // The kinds of memory.
 const (
 	Private MemKind = iota // a private slice of the caller: neither guest nor GPU memory
-	Host                   // guest RAM, or memory in its role
-	GPUFile                // a GPU's, outside registered buffers
-	GPU                    // in a registered GPU buffer; counts as device memory
+	Host                   // guest RAM, or memory that plays its role
+	GPUFile                // GPU memory outside registered buffers
+	GPU                    // GPU memory in a registered buffer; it counts as device memory
 	Wire                   // buffers of vnic's links between NICs
 	NumMemKinds
 )
@@ -28,17 +28,17 @@ func (d MemKind) String() string {
 	return "domain-" + strconv.Itoa(int(d))
 }
 
-// MaxGPUs is above all GPU ids.
+// MaxGPUs is the number of possible GPU ids, from 0.
 const MaxGPUs = 64
 
 // Counts counts what one Copier copied. Any goroutine may read it.
 type Counts struct {
-	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: GPU + 1; 0: none
-	_     [64]byte                                             // for the last cache line
+	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // the last index is the GPU + 1, or 0 for none
+	_     [64]byte                                             // keeps other data off the last cache line
 }
 
-// Bytes returns how many bytes were copied from src to dst. gpu is the destination's GPU if dst is GPU memory,
-// else the source's; -1: none.
+// Bytes returns how many bytes were copied from src to dst. gpu is the GPU of dst if dst is GPU memory, else of
+// src; -1: none.
 func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	if src >= NumMemKinds || dst >= NumMemKinds || gpu < -1 || gpu >= MaxGPUs {
 		return 0
@@ -46,7 +46,7 @@ func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
-// Total returns the sum of Bytes over GPUs.
+// Total returns the sum of Bytes over all values of gpu.
 func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {

@@ -20,10 +20,10 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
-// Nodes returns the number of SetNodes.
+// Nodes returns the number that SetNodes has set.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
-// tellNodes sets nodes once all files are mapped. The caller holds mu.
+// tellNodes gives the files their nodes once exactly that many are mapped. The caller holds mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())
 	if n == 0 || s.count > nodeRegions || s.iotlb.Load() {

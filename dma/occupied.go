@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles bounds the files of a Space that counts memory: they keep descriptors.
+// maxCountedFiles bounds the files of a Space that counts memory: each may keep a descriptor.
 const maxCountedFiles = 32
 
 // CountMemory makes memory files that the space maps from now on count for Occupied, except GPUs'; then it maps
@@ -33,7 +33,7 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns 0 for a file that is not counted.
+// occupied returns the bytes of memory that a file occupies; 0 for a file that is not counted.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -54,7 +54,7 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // stay counted even if the file is mapped again
+	default: // leftMore keeps counting the file even if it is mapped again
 		s.leftMore += n
 	}
 }
@@ -64,7 +64,7 @@ func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // of a disk
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // a file of a disk is not counted
 		return nil
 	}
 	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {

@@ -23,11 +23,11 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.OK(t, s.Add(Map{IOVA: 0, Size: size / 2, FD: fd}))
 	testkit.OK(t, s.Add(Map{IOVA: size, Size: size / 2, FD: fd, FileOffset: size / 2}))
 	testkit.Equal(t, "a hole", s.Occupied(), 0)
-	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as its owner does
+	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // the file's owner writes
 	testkit.Equal(t, "what its owner has written", s.Occupied(), written)
 	in := s.Enter()
 	segs := testkit.Must(s.Translate(nil, 1<<30, 4096, Write))(t)
-	testkit.OK(t, testkit.Err(NewCopier().Write(segs, make([]byte, 4096)))) // as a NIC does
+	testkit.OK(t, testkit.Err(NewCopier().Write(segs, make([]byte, 4096)))) // a device writes
 	s.Leave(in)
 	testkit.Equal(t, "and a NIC", s.Occupied(), written+4096)
 	testkit.OK(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
@@ -56,7 +56,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // does not count memory
+	other := NewSpace("of another", s.files) // this space does not count memory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())
@@ -88,7 +88,7 @@ func TestUnmappedMemoryIsCounted(t *testing.T) {
 	testkit.Equal(t, "both are unmapped", s.Occupied(), 8192+4096)
 	s.CountMemory()
 	testkit.Equal(t, "of another peer", s.Occupied(), 0)
-	for range maxSpaceFiles + 1 { // more than the space remembers
+	for range maxSpaceFiles + 1 { // more files than the space remembers
 		fd := testkit.Must(unix.MemfdCreate("one of many", unix.MFD_CLOEXEC))(t)
 		testkit.OK(t, unix.Ftruncate(fd, 1<<20))
 		testkit.Must(unix.Pwrite(fd, []byte{1}, 0))(t)

@@ -11,18 +11,18 @@ var ErrBounds = errors.New("out of bounds")
 // Region is a contiguous piece of a File, a range of a Space without access, or a host buffer. It is immutable.
 type Region struct {
 	mem      []byte
-	file     *File  // nil: process memory
-	off      uint64 // in file
+	file     *File  // nil: memory of this process
+	off      uint64 // where the region begins in file
 	iova     uint64
-	size     uint64  // len(mem), or without mem (NoAccess)
-	buf      MemKind // of process memory
+	size     uint64  // the region's length; with noAccess there is no mem
+	buf      MemKind // kind of process memory
 	readOnly bool
 	noAccess bool
-	private  bool // noAccess as the peer has mapped the file privately
+	private  bool // noAccess is set because the peer has mapped the file privately
 }
 
-// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). Memory outside the Go heap must
-// stay mapped meanwhile.
+// NewBuffer makes a region of kind d (Wire, Host, Private) of process memory. Memory outside the Go heap must
+// stay mapped while the region is used.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -54,10 +54,11 @@ func infosOf(regions []*Region) []RegionInfo {
 	return infos
 }
 
-// Segment returns [off, off+n) of the region, unchecked.
+// Segment returns [off, off+n) of the region. It does not check the bounds.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off and how many bytes of it follow, perhaps beyond the region.
+// memKind returns the kind of memory at off, and how many bytes of it follow: these may reach beyond the
+// region.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -92,7 +93,7 @@ func (s Segment) GPU() int {
 	return s.Region.file.GPU()
 }
 
-// Node returns the NUMA node of the segment's RAM, or -1 (Space.SetNodes).
+// Node returns the NUMA node of the segment's RAM, or -1 if it is unknown (Space.SetNodes).
 func (s Segment) Node() int {
 	if s.Region == nil || s.Region.file == nil {
 		return -1
@@ -129,11 +130,12 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is the largest capacity that Reuse always keeps.
+// KeepSegments is the largest capacity of a list that Reuse always returns.
 const KeepSegments = 128
 
-// Reuse returns segs emptied, or nil if only its capacity is above KeepSegments. A peer that makes long lists
-// again and again causes no allocation each time.
+// Reuse returns segs emptied for reuse, or nil if its capacity, but not its length, is above KeepSegments: an
+// exceptionally long list does not stay in memory. A peer that makes long lists again and again causes no
+// allocation each time.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil
@@ -141,7 +143,7 @@ func Reuse(segs []Segment) []Segment {
 	return segs[:0]
 }
 
-// Cut appends to dst what exists of [off, off+n) of segs. dst must not share memory with segs.
+// Cut appends bytes [off, off+n) of segs to dst, as far as they exist. dst must not share memory with segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {
 		if n == 0 {

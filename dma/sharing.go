@@ -19,15 +19,15 @@ type Sharing uint8
 
 // Values of Sharing. A process that has mapped a file both privately and shared counts as sharing it.
 const (
-	SharingUnknown Sharing = iota // no mapping was found, or not all could be read
+	SharingUnknown Sharing = iota // no mapping was found, or the mappings could not all be read
 	SharingOn
 	SharingOff
 )
 
 // SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with this device
-// and inode. It is SharingUnknown for maps that cannot be read, for a pid of 0, for a file system with other
-// device numbers in the maps than in stat(2), as btrfs, and if private mappings are in the part that was read,
-// but that is not all.
+// and inode. It is SharingUnknown if the maps cannot be read, for a pid of 0, for a file system whose device
+// numbers differ between maps and stat(2), as btrfs, and if it read only a part of the maps and saw only
+// private mappings there.
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown
@@ -44,37 +44,38 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 		}
 		return !m.Shared
 	})
-	if sharing == SharingOff && !complete { // the rest may be shared
+	if sharing == SharingOff && !complete { // the rest may contain a shared mapping
 		return SharingUnknown
 	}
 	return sharing
 }
 
-// Limits of how often a Space checks mappings. Beyond them the last answer applies, or the file is taken for
-// shared.
+// Limits of how often a Space checks mappings. Beyond them the Space uses the last answer about the file, or
+// takes it for shared.
 const (
 	sharingBurst = 64
-	sharingRate  = 10 // a second
+	sharingRate  = 10 // checks per second
 )
 
-// peer is the process that maps memory into a Space.
+// peer is the process whose memory a Space maps.
 type peer struct {
 	mu      sync.Mutex
 	ask     func(pid int, dev, ino uint64) Sharing // nil: SharingOf
-	pid     int                                    // 0: unknown
+	pid     int                                    // 0: unknown, no checks
 	private func(m Map, file string)
 	limit   *rate.Limiter
 	answers map[FileID]answer
-	removed atomic.Uint64 // removed private regions
+	removed atomic.Uint64 // number of private regions that the space has removed
 }
 
-// answer is of a check; removed is peer.removed then.
+// answer is the result of a check; removed is peer.removed at that time.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing replaces SharingOf, for a process that may not read the peer's maps. Call it before SetPeer.
+// SetSharing makes the space call ask instead of SharingOf, which needs the right to read the peer's maps. Call
+// it before SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
 	defer s.peer.mu.Unlock()
@@ -82,8 +83,9 @@ func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 }
 
 // SetPeer sets the process whose memory the space maps from now on. It checks whether that process has mapped a
-// file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; private is called
-// with the first one of a file, and the file's name. A pid of 0 means no checks. Their rate is limited.
+// file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; for the first
+// region of such a file private is called, with the region and the file's name. A pid of 0 means no checks. The
+// rate of checks is limited.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()

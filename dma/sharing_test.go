@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mapAs maps a file of one page.
+// mapAs maps one page of a file with these flags.
 func mapAs(t *testing.T, fd, flags int) (unmap func()) {
 	t.Helper()
 	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -26,7 +26,7 @@ func sharingHere(t *testing.T, fd int) Sharing {
 	return SharingOf(os.Getpid(), id.dev, id.ino)
 }
 
-// A process with both kinds of mappings shares the file.
+// A process that has both kinds of mappings shares the file.
 func TestSharingOfAFile(t *testing.T) {
 	fd, other := memfd(t, page), memfd(t, page)
 	defer mapAs(t, other, unix.MAP_PRIVATE)()
@@ -44,7 +44,7 @@ func TestSharingOfAFile(t *testing.T) {
 	}
 }
 
-// fakePeer has mappings as in answer.
+// fakePeer answers what a check of mappings returns.
 type fakePeer struct {
 	answer   Sharing
 	asked    int
@@ -61,7 +61,7 @@ func newFakePeer(s *Space) *fakePeer {
 	return p
 }
 
-// The file is reported once.
+// A private file is reported once.
 //
 // Invariant: dma: Memory that a space finds to be mapped privately by its peer is neither read nor
 // written.
@@ -107,7 +107,7 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// A peer's mappings are read when a file is first mapped, and at Replace, at a limited rate.
+// A peer's mappings are checked when a file is first mapped, and at Replace, at a limited rate.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())
@@ -129,7 +129,7 @@ func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	testkit.Equal(t, "looks for a table of two more", p.asked, 3)
 	testkit.OK(t, s.Replace(nil))
 	began := time.Now()
-	for range 2000 { // as an IOMMU maps one page again and again
+	for range 2000 { // as a guest's IOMMU that maps one page again and again
 		testkit.OK(t, s.Add(region(1)))
 		testkit.OK(t, s.Remove(page, page))
 	}

@@ -1,6 +1,6 @@
 package dma
 
-// For few bytes in one or two segments two cursors cost more than the copy.
+// These methods are for few bytes in one or two segments, for which two cursors cost more than the copy.
 
 // Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
@@ -14,7 +14,7 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		k := copy(dst[n:], from) // they do not overlap: see move
+		k := copy(dst[n:], from) // source and destination do not overlap, see move
 		if c.counting() {
 			c.done(&cursor{rest: dst[n:]}, &cursor{rest: from, region: s.Region, off: s.Off}, k)
 		}
@@ -23,8 +23,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind is CopyBehind for at most one source segment, and room for head. If segments may overlap, done is
-// false.
+// behind is CopyBehind if src has at most one segment, and dst has room for head. done is false if the segments
+// may overlap: then it has copied nothing.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -51,7 +51,8 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	return n + uint64(k), nil, true
 }
 
-// overlap is also true for two segments without a file.
+// overlap reports whether two segments may share bytes. It is true for any two segments of regions without a
+// file.
 func overlap(a, b *Segment) bool {
 	if b.Region == nil || b.Region.file != a.Region.file {
 		return false
@@ -63,7 +64,7 @@ func overlap(a, b *Segment) bool {
 	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
-// single counts what behind has copied to dst.
+// single counts the bytes that behind has copied to dst.
 func (c *Copier) single(dst *Segment, head []byte, src *Segment, from []byte) {
 	if !c.counting() {
 		return

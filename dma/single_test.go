@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Counting begins with Counts.
+// Counting begins with the first call of Counts.
 func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	c, buf := NewCopier(), NewBuffer(make([]byte, page), Host)
 	for _, want := range []uint64{0, 10} {
@@ -30,7 +30,7 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
 
-// Neighbours do not overlap.
+// Segments that are neighbours do not overlap.
 func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 	f := openFile(t, 4*page)
 	g := testkit.Must(NewFiles().Open(memfd(t, 4*page), 0))(t)

@@ -18,9 +18,9 @@ const MaxRegions = 65535
 // Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
 type Map struct {
 	IOVA, Size uint64
-	FD         int // neither kept nor closed; unused with NoAccess
+	FD         int // the space neither keeps nor closes it; unused with NoAccess
 	FileOffset uint64
-	ReadOnly   bool // the device may not write
+	ReadOnly   bool // devices may not write
 	NoAccess   bool // translations return ErrAccess
 }
 
@@ -41,7 +41,7 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch.Epoch
 	iotlb atomic.Bool
-	kept  atomic.Int32 // by Discard
+	kept  atomic.Int32 // descriptors that Discard has kept
 
 	counts atomic.Bool // CountMemory was called
 
@@ -49,20 +49,20 @@ type Space struct {
 
 	nodes atomic.Int32 // 0: unknown
 
-	mu    sync.Mutex         // for changes of the table
+	mu    sync.Mutex         // held during a change of the table
 	count int                // under mu: regions in the table
-	using map[*File]struct{} // under mu: files of mapped regions, or of those that workers use
+	using map[*File]struct{} // under mu: files of regions that are mapped, or that workers still use
 	reach uint64             // under mu: bytes of the files in using
 
 	left     map[FileID]uint64 // under mu: bytes that unmapped files occupied (CountMemory)
-	leftMore uint64            // under mu: for which left has no room
+	leftMore uint64            // under mu: such bytes for which left has no room
 
-	faultMu sync.Mutex    // its holder takes no other lock
+	faultMu sync.Mutex    // whoever holds it takes no other lock
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
 
-// NewSpace returns an empty space with files of files. The name is for errors.
+// NewSpace returns an empty space whose files are mapped by files. The name appears in errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.Init()
@@ -78,8 +78,8 @@ func (s *Space) Name() string { return s.name }
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section in which translated segments stay mapped; the goroutine is then a worker. Enter never
-// blocks, and one goroutine may be inside several spaces. The caller passes token to Leave, and must not wait
-// inside. Enter also calls Guard.
+// blocks, and one goroutine may be inside several spaces. The caller passes the token to Leave, and must not
+// wait while it is inside. Enter also calls Guard.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
@@ -124,7 +124,8 @@ func (s *Space) with(r *Region) (*table, error) {
 	return s.table.Load().with(r)
 }
 
-// Remove unmaps the region with exactly this address and size (else ENOENT), and waits for its workers.
+// Remove unmaps the region with exactly this address and size (else ENOENT), and waits for workers that may use
+// it.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -139,8 +140,8 @@ func (s *Space) Remove(iova, size uint64) error {
 	return nil
 }
 
-// RemoveRange unmaps the regions that lie in [iova, iova+size), and waits once for their workers. EINVAL: the
-// range cuts a region, or is no valid range; then nothing is changed.
+// RemoveRange unmaps the regions that lie in [iova, iova+size), and waits once for workers that may use them.
+// EINVAL: the range cuts a region, or is no valid range; then nothing is changed.
 func (s *Space) RemoveRange(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -224,7 +225,7 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open takes a reference to m's file; again is isPrivate's.
+// open makes the region of m, and takes a reference to its file. again is passed to isPrivate.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
@@ -265,7 +266,7 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach counts a region of a file; ENOSPC: a limit is reached. The caller holds mu.
+// attach counts r among the regions of its file; ENOSPC means that a limit is reached. The caller holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -286,7 +287,7 @@ func (s *Space) attach(r *Region) error {
 		delete(s.left, f.id)
 	}
 	f.spaces[s]++
-	if g := f.gone.Load(); g != nil && g.fault != nil { // the file died after open
+	if g := f.gone.Load(); g != nil && g.fault != nil { // the file has died after open
 		s.reportFault(g.fault)
 	}
 	return nil
@@ -311,7 +312,7 @@ func (s *Space) detach(r *Region) {
 	}
 }
 
-// retire releases regions when no worker uses them.
+// retire waits until no worker uses the regions, and releases them.
 func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
@@ -342,5 +343,5 @@ func (s *Space) set(t *table, count int) {
 
 func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }
 
-// String returns the region's range, for errors.
+// String returns the region's range, for error messages.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }

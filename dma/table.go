@@ -11,18 +11,18 @@ import (
 // nodes below the root have at least half as many.
 const maxNode = 64
 
-// With at most maxFlat regions the root is a leaf, in which a search is faster.
+// maxFlat is the most regions for which the root is a leaf: a search in one leaf is faster.
 const maxFlat = 512
 
 // table is a B+ tree of regions, sorted and disjoint. A node never changes: with and without make new nodes,
 // and share the others.
 type table struct {
-	starts  []uint64  // IOVA of the first region of each child, or of each region
-	regions []*Region // of a leaf
-	kids    []*table  // of another node
+	starts  []uint64  // address of each region, or of the first region below each child
+	regions []*Region // in a leaf
+	kids    []*table  // in another node
 }
 
-// newTable returns the tree of regions, which must be sorted and disjoint.
+// newTable returns a tree of the regions, which must be sorted and disjoint.
 func newTable(regions []*Region) *table {
 	if len(regions) <= maxFlat {
 		return leafOf(regions)
@@ -43,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts that fit a node.
+// evenly cuts n items into nearly equal parts, each of which fits a node.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -79,7 +79,8 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns where a translation continues at iova, after the regions of node from; a nil leaf: nowhere.
+// follow returns the leaf, and the index in it, where a translation continues at iova after the leaf from; nil:
+// nowhere.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
@@ -186,7 +187,7 @@ func (t *table) with(r *Region) (*table, error) {
 	return halves[0], nil
 }
 
-// free returns EEXIST if r overlaps a region.
+// free returns EEXIST if r overlaps a region of the tree.
 func (t *table) free(r *Region) error {
 	clash := t.lastBefore(r.iova)
 	if clash == nil || r.iova-clash.iova >= clash.Size() {
@@ -204,7 +205,7 @@ func (t *table) free(r *Region) error {
 	return nil
 }
 
-// insert returns the node with r, or two nodes if one would be too long.
+// insert returns the node with r added, as two nodes if one would be too long.
 func (t *table) insert(r *Region) []*table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -223,11 +224,12 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// withoutAll builds the tree anew if it removes more than one in rebuildFrom regions, which then allocates
-// less.
+// rebuildFrom says when withoutAll builds the tree anew, which then allocates less: if it removes more than one
+// region in so many.
 const rebuildFrom = 256
 
-// withoutAll returns the tree, of count regions, without gone, which are neighbours.
+// withoutAll returns the tree without the regions gone, which are neighbours; count is the number of regions in
+// the tree.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -246,7 +248,7 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r. The node itself may be too short.
+// remove returns the node without r. The new node may be too short.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -281,7 +283,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns s with what in place of s[i:j].
+// spliced returns s with the items what in place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

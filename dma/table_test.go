@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// valid returns the tree's height.
+// valid checks the tree's rules, and returns its height.
 func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
 	most := maxNode
@@ -119,7 +119,7 @@ func TestTableAgainstAList(t *testing.T) {
 func TestTableShrinks(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		var model []*Region
-		for i := range uint64(maxNode*maxNode + 1) { // three levels
+		for i := range uint64(maxNode*maxNode + 1) { // enough for three levels
 			model = append(model, &Region{iova: 4 * i, size: 3, noAccess: true})
 		}
 		tree := newTable(slices.Clone(model))
@@ -142,16 +142,16 @@ func TestTableShrinks(t *testing.T) {
 	}
 }
 
-// A translation does not wrap at the top.
+// A translation does not wrap at the end of the addresses.
 func TestTranslateAcrossLeaves(t *testing.T) {
 	s := guestSpace(t)
 	const regions = maxFlat + 5*maxNode
 	fd := memfd(t, page)
 	for i := range uint64(regions) {
-		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
+		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // they end at 2^64
 	}
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, page, 1, Read)), ErrUnmapped, "before the first region")
-	add(t, s, Map{Size: page, FD: fd}) // where a wrapped translation would continue
+	add(t, s, Map{Size: page, FD: fd}) // a wrapped translation would continue here
 	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
 		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
@@ -163,9 +163,9 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 func TestOneRegionOfManyIsCheap(t *testing.T) {
 	leakFree(t)
 	const (
-		each = 4 << 10 // on average; a table of 65,535 addresses and pointers has 1 MiB
+		each = 4 << 10 // bytes per change, on average; a table of 65,535 addresses and pointers has 1 MiB
 		all  = 16 << 20
-		rest = 4 << 20 // removing them one by one allocates 150 MiB
+		rest = 4 << 20 // bytes; removing the regions one by one allocates 150 MiB
 	)
 	fd := memfd(t, page)
 	s := NewSpace("guest", NewFiles())

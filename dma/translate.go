@@ -9,13 +9,13 @@ import (
 // ErrUnmapped is the error for an address in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
-// ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
+// ErrMiss replaces ErrUnmapped if the regions are the entries of an IOTLB (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
 // ErrAccess is the error for an access that a region does not allow.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is the error for memory in more pieces than its user accepts.
+// ErrScattered is the error for memory in more pieces than the caller accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
 // Access is a device's kind of access to memory.
@@ -38,7 +38,7 @@ func (a Access) String() string {
 // only on demand.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that cannot be used; of Pin, where the range begins
+	IOVA   uint64 // the first address that cannot be used; for Pin, the start of the range
 	Len    uint64 // bytes wanted from IOVA on
 	Access Access
 	Err    error
@@ -49,14 +49,14 @@ func (e *AddrError) Error() string {
 	return fmt.Sprintf("space %s: %v of %#x bytes at %#x: %v", e.Space, e.Access, e.Len, e.IOVA, e.Err)
 }
 
-// Unwrap returns the sentinel.
+// Unwrap returns ErrUnmapped, ErrMiss, ErrAccess or another such error.
 func (e *AddrError) Unwrap() error { return e.Err }
 
-// maxSegment is the most bytes of a segment.
+// maxSegment is the largest length of a segment in bytes.
 const maxSegment = 1 << 30
 
 // Translate appends to dst the segments of [iova, iova+n), each of which lies in one region. The caller is
-// inside the space. After an *AddrError dst is unchanged.
+// inside the space (Enter). After an *AddrError dst is unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
@@ -67,7 +67,7 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate is TranslateMax with a table that the space had since Enter.
+// translate is TranslateMax with a table that was the space's at some time since Enter.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -110,22 +110,22 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures that a device copies. The caller is inside the space.
-// No Copier counts these bytes.
+// ReadAt fills dst with the bytes at iova, such as a structure that a device reads. The caller is inside the
+// space (Enter). No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	t := NewTranslator(s)
 	return t.ReadAt(dst, iova)
 }
 
-// Pin is a piece of a region whose file stays mapped until Close, however the space changes.
+// Pin is a piece of a region. Its file stays mapped until Close, even if the space changes.
 type Pin struct {
 	file *File
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. The caller guards
-// accesses with Recover.
+// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. The caller protects
+// its accesses by Recover.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -138,11 +138,11 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case off >= size:
 		return nil, s.unmapped(iova, n, Write)
 	case n > size-off:
-		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // beyond the region's end
+		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the range goes beyond the region's end
 	case r.noAccess || r.readOnly:
 		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
-	return r.Pin(off, n) // the region holds its file until Leave
+	return r.Pin(off, n) // until Leave the region has a reference to its file
 }
 
 // Pin is Space.Pin for [off, off+n) of the region, whose file the caller keeps open.

@@ -28,7 +28,7 @@ func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
-// word panics if b is not 4-aligned.
+// word returns the address of the word at the start of b. It panics if b does not start at a multiple of 4.
 func word(b []byte) *uint32 {
 	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b is too short
 	if uintptr(p)&3 != 0 {
@@ -37,7 +37,7 @@ func word(b []byte) *uint32 {
 	return (*uint32)(p)
 }
 
-// Aligned reports whether the memory starts at a multiple of n, a power of two.
+// Aligned reports whether the memory starts at a multiple of n, which must be a power of two.
 func (p *Pin) Aligned(n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))&(n-1) == 0
 }

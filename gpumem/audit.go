@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditWindow is the least number of bytes of a hit.
+// AuditWindow is the least length of a hit, in bytes.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. The streams of seeds that differ by k*step have bytes
-// in common for a k below Bytes/8: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed. The streams of two seeds that differ by k*step, with
+// k below Bytes/8, have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
@@ -29,20 +29,20 @@ type Stream struct {
 
 // Hit is a piece of a stream in memory.
 type Hit struct {
-	Off       uint64 // in the memory
+	Off       uint64 // where it begins in the memory
 	Len       uint64
-	Stream    int // index
+	Stream    int // index of the stream
 	StreamOff uint64
 }
 
-// auditChunk is the bytes that a worker scans at a time.
+// auditChunk is the number of bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
 // Audit finds the pieces of streams in ram of at least AuditWindow bytes, at any alignment.
 //
 // Among 2^40 random bytes of memory and 2^40 of streams the probability of a false hit is 2^80/2^512.
 //
-// ram must not shrink during the call. AuditReader on a guest's file does not fill holes.
+// ram must not shrink during the call. Audit of a mapped sparse file may fill its holes: use AuditReader.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
@@ -75,14 +75,15 @@ func holes(f *os.File) func(off, n uint64) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		data, err := f.Seek(int64(off), unix.SEEK_DATA)
-		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // no data from off on
+		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // there is no data from off on
 	}
 }
 
-// view returns [off, off+n), valid until its next call.
+// view returns [off, off+n) of the memory, valid until the next call.
 type view func(off, n uint64) ([]byte, error)
 
-// Workers see AuditWindow-1 bytes beyond a chunk; join merges hits that are cut there.
+// audit lets workers scan the memory in chunks, each with AuditWindow-1 bytes beyond it; join merges hits that
+// are cut there.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -118,7 +119,7 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 	return join(all), nil
 }
 
-// join merges hits that belong together.
+// join sorts the hits, and merges the ones that overlap or adjoin in the memory and in the stream.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
@@ -141,7 +142,7 @@ func join(hits []Hit) []Hit {
 	return out
 }
 
-// scanner is for one goroutine.
+// scanner scans memory for the streams; one goroutine uses it.
 type scanner struct {
 	streams []Stream
 	targets []target
@@ -150,8 +151,9 @@ type scanner struct {
 
 type target struct {
 	base  uint64 // word number i has unmix64(word)*stepInv - base == i
-	words uint64 // in the stream
-	// The last hit: confirm compares a long one only once.
+	words uint64 // number of words in the stream
+	// The last hit, inside which confirm skips places: its end in b, and its offset in the stream less the one in
+	// b.
 	end      uint64
 	distance uint64
 }
@@ -168,8 +170,8 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// It skips blocks of zeros, except next to others: a window has seven words of the stream, which differ, as
-// mix64 is a bijection.
+// It skips blocks of zeros, but for AuditWindow-1 bytes next to other blocks. A window contains seven words of
+// the stream, which differ, as mix64 is a bijection: one at most is zero.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
@@ -191,9 +193,9 @@ func (s *scanner) scan(b []byte, off uint64) {
 
 // probe finds the pieces that have a window in b[from:to].
 //
-// A window contains at least seven complete words of its stream, at offsets that are eight bytes apart. Testing
-// eight offsets after each multiple of 56 finds one of these: modulo 56 they are the seven residues that are
-// congruent modulo 8.
+// A window contains at least seven complete words of its stream, whose offsets are eight bytes apart. Testing
+// eight offsets after each multiple of 56 finds one of these words: modulo 56 they are the seven residues that
+// are congruent modulo 8.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	last := to - 8
 	for group := from; group <= last; group += 56 {
@@ -208,7 +210,7 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	}
 }
 
-// confirm compares the bytes around b[pos] with stream i.
+// confirm compares the bytes around b[pos] with stream i around streamOff, and records a hit.
 func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
 	if uint64(pos) < t.end && streamOff-uint64(pos) == t.distance {

@@ -17,7 +17,8 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i, from byte so on, to ram[pos:], and others around them.
+// plant writes n bytes of stream i, from byte so on, to ram[pos:], and bytes that differ from the stream next
+// to them.
 func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
 	FillAt(ram[pos:pos+n], seed, so)
@@ -29,7 +30,7 @@ func plant(ram []byte, pos, n, i int, so uint64) {
 	}
 }
 
-// The window has every alignment.
+// The window is planted at each alignment.
 //
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
@@ -53,7 +54,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 						plant(ram, pos, n, 0, so)
 						lo, hi := max(pos-auditBlock-1, 0), min(pos+n+auditBlock+1, size)
 						s := newScanner(auditStreams)
-						if d%24 == 0 { // now and then all of memory
+						if d%24 == 0 { // sometimes scan all of memory
 							s.hits = Audit(ram, auditStreams)
 						} else {
 							s.scan(ram[lo:hi], uint64(lo))
@@ -73,7 +74,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
-// Memory ends, or begins, with a window.
+// Memory ends or begins with a window.
 func TestAuditAtTheEnds(t *testing.T) {
 	for size := AuditWindow; size < 5*AuditWindow; size++ {
 		for so := range uint64(8) {
@@ -90,13 +91,13 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// The windows' first or last zeros lie in blocks of zeros.
+// The first or last bytes of a window are zeros in a block of zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // of a window with so many zeros
+				so := align // find a window that begins or ends with so many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -106,7 +107,7 @@ func TestAuditIntoZeros(t *testing.T) {
 						break
 					}
 				}
-				for blocks := 1; blocks <= 8; blocks++ { // for other places in probe's groups of 56 bytes
+				for blocks := 1; blocks <= 8; blocks++ { // moves the window in probe's groups of 56 bytes
 					ram := make([]byte, (blocks+2)*auditBlock)
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1
@@ -168,7 +169,7 @@ func TestAuditAgainstSimple(t *testing.T) {
 	})
 }
 
-// simpleAudit has a map of all windows.
+// simpleAudit finds the hits by a map of all windows.
 func simpleAudit(ram []byte, streams [][]byte) []Hit {
 	var hits []Hit
 	for i, s := range streams {
@@ -188,9 +189,9 @@ func simpleAudit(ram []byte, streams [][]byte) []Hit {
 func TestAuditOfLongPieces(t *testing.T) {
 	ram := make([]byte, 3*auditChunk+777)
 	random(rand.New(rand.NewPCG(5, 6)), ram)
-	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // over two ends of chunks
+	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // the piece crosses two ends of chunks
 	plant(ram, 2*auditChunk+2000, 100, 0, 0)
-	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // both end here
+	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // both memory and stream end with it
 	want := []Hit{
 		{Off: 5, Len: 2*auditChunk + 1000, Stream: 1, StreamOff: 1<<40 - 4*auditChunk},
 		{Off: 2*auditChunk + 2000, Len: 100, Stream: 0, StreamOff: 0},
@@ -207,7 +208,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// A word of the stream is zero.
+// One of the stream's words is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}

@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/internal/sha256x16"
 )
 
-// DigestPiece is the bytes of a piece of Digest.
+// DigestPiece is the length of a piece of Digest, in bytes.
 const DigestPiece = 1 << 20
 
-// groupLen is a piece for each lane of sha256x16.
+// groupLen is the length of a group: a piece for each lane of sha256x16.
 const groupLen = sha256x16.Lanes * DigestPiece
 
 var inLanes = sha256x16.Available
@@ -27,17 +27,18 @@ var inLanes = sha256x16.Available
 type Extent struct{ Off, Size uint64 }
 
 // Digest returns the digest of extents of a GPU's memory: the SHA-256 of the SHA-256s of their pieces of
-// DigestPiece bytes (the last may be shorter). EFAULT: memory outside the buffers that the Engine's port (a
-// guest's NIC) has registered.
+// DigestPiece bytes (the last may be shorter). EFAULT: some of the memory is outside the buffers that the
+// Engine's port (a guest's NIC) has registered.
 //
-// Digest shares the limit of maxInHand steps at a time with jobs. Its error wraps the cause of ctx if ctx ends,
-// or ECANCELED after CancelAll or Reset.
+// Digests and jobs share the limit of maxInHand pieces in progress. An error wraps the cause of ctx if ctx
+// ends, or ECANCELED after CancelAll or Reset.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest, but until hurry, if it is not nil, is closed it uses a single thread of policy
-// SCHED_IDLE, or waits if that is not permitted. A removal of memory may have to wait for that thread's step.
+// DigestIdle is Digest at low priority: until hurry is closed, it uses a single thread of policy SCHED_IDLE, or
+// waits if that is not permitted. With a nil hurry it is Digest. A removal of memory may have to wait until
+// that thread has hashed a piece.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)
@@ -106,8 +107,8 @@ type digest struct {
 	gpu     *GPU
 	extents []Extent
 	total   uint64
-	next    atomic.Uint64 // of the next group
-	sums    [][32]byte    // of the pieces
+	next    atomic.Uint64 // where the next group begins
+	sums    [][32]byte    // the digests of the pieces
 }
 
 func (d *digest) run(w *work) error {
@@ -133,8 +134,8 @@ func (d *digest) run(w *work) error {
 	}
 }
 
-// contiguous returns where [pos, pos+groupLen) of the extents begins; ok: it is in one extent and in one
-// buffer.
+// contiguous returns where [pos, pos+groupLen) of the extents begins in the memory. ok means that it lies in
+// one extent and in one buffer.
 func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 	if d.total-pos < groupLen {
 		return 0, false
@@ -148,7 +149,7 @@ func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
 }
 
-// group hashes pieces in parallel.
+// group hashes the pieces of a group in parallel.
 func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]byte) error {
 	const part = pieceLen / sha256x16.Lanes
 	const span = groupLen - DigestPiece + part // from the first part to the end of the last one
@@ -173,7 +174,7 @@ func (d *digest) piece(w *work, h hash.Hash, pos, n uint64, sum *[32]byte) error
 	return nil
 }
 
-// segments calls f with the places of [pos, pos+n) of the extents.
+// segments calls f with the ranges of memory that make up [pos, pos+n) of the extents.
 func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	for _, x := range d.extents {
 		if n == 0 {
@@ -192,7 +193,7 @@ func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	return nil
 }
 
-// look counts reads bytes as hashed.
+// look calls f with [off, off+n) of the memory, and counts reads bytes as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
 	return w.view(off, n, func(b []byte) {

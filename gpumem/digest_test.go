@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns a GPU of n MiB that is one buffer.
+// bigRig returns a GPU of n MiB, all of which is one buffer.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -41,7 +41,7 @@ func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	}))
 }
 
-// naive is the definition.
+// naive computes the digest as its definition says.
 func naive(b []byte, extents []Extent) [32]byte {
 	var all, list []byte
 	for _, x := range extents {
@@ -86,14 +86,14 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// A flipped bit, or swapped pieces or pages, change a digest.
+// A flipped bit changes the digest, as do swapped pieces and swapped pages.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
 	all := []Extent{{0, 33 << 20}}
 	digest := func() [32]byte { return testkit.Must(e.Digest(t.Context(), 0, all))(t) }
 	good := digest()
-	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in lanes, and in the rest
+	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in groups and in the rest
 		memory(t, g, func(b []byte) { b[place] ^= 0x10 })
 		if digest() == good {
 			t.Errorf("a flipped bit at %#x is not found", place)
@@ -139,14 +139,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Holes between buffers.
+	// Leave holes between buffers.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// A group does not cross buffers.
+	// A group is not read across two buffers.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte
@@ -157,7 +157,7 @@ func TestDigestIsRefused(t *testing.T) {
 // CancelAll waits for a digest.
 func TestDigestEndsByCancelAll(t *testing.T) {
 	_, _, e := bigRig(t, 64)
-	for range maxInHand { // no piece gets its turn
+	for range maxInHand { // no piece of the digest gets a place
 		e.inHand <- struct{}{}
 	}
 	errc := make(chan error, 1)

@@ -5,7 +5,7 @@
 // Registry of its guest's buffers, and an Engine whose jobs copy and hash their bytes.
 //
 // In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive, and counts references to
-// payload there. Tokens are the ids by which a socket's user returns pieces of pages (Linux devmem TCP:
+// the payload there. Tokens are the numbers by which a socket's user returns pieces of pages (Linux devmem TCP:
 // net/core/devmem.c).
 //
 // FillPattern makes payload that does not occur by chance, for Audit to find.

@@ -18,17 +18,17 @@ import (
 type Status struct {
 	ID    uint64
 	Done  bool
-	Errno syscall.Errno // once done; 0: success
-	Err   error         // for logs
-	Entry uint32        // first entry that is not completely done
-	Bytes uint64        // done
-	Sum   [32]byte      // of SHA256
+	Errno syscall.Errno // valid when the job is done; 0: success
+	Err   error         // the error behind Errno, for logs
+	Entry uint32        // index of the first entry that is not completely done
+	Bytes uint64        // number of bytes done
+	Sum   [32]byte      // result of SHA256
 }
 
 // EngineOptions are options of NewEngine.
 type EngineOptions struct {
-	MaxJobs int // at one time; 0: 16
-	Keep    int // ended jobs for Poll; 0: 256
+	MaxJobs int // jobs at one time; 0 means 16
+	Keep    int // ended jobs that Poll knows; 0 means 256
 	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll waits for it: it must not wait
 	// for a caller of CancelAll.
 	Done func(Status)
@@ -48,17 +48,17 @@ type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	inHand   chan struct{} // one element for each piece
+	inHand   chan struct{} // has an element for each piece in progress
 
 	mu    sync.Mutex
-	last  uint64              // under mu: ids are not reused
-	jobs  map[uint64]*running // under mu: not ended
-	alive map[*running]bool   // under mu: jobs, also in their call of Done, and digests
-	ended []Status            // under mu: the last Keep, oldest first
+	last  uint64              // under mu: the last id; ids are not reused
+	jobs  map[uint64]*running // under mu: jobs that have not ended
+	alive map[*running]bool   // under mu: jobs that have not ended or are in their call of Done, and digests
+	ended []Status            // under mu: the last Keep ended jobs, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
-	copies [dma.MaxGPUs]struct{ to, from byNode } // by GPU
+	copies [dma.MaxGPUs]struct{ to, from byNode } // bytes copied, by GPU
 }
 
 // running is a job or a digest that has not ended. A digest does not use all fields.
@@ -66,7 +66,7 @@ type running struct {
 	id        uint64
 	job       Job
 	cancelled atomic.Bool
-	done      atomic.Uint32 // entries
+	done      atomic.Uint32 // number of entries done
 	bytes     atomic.Uint64
 	ended     chan struct{} // closed when status is final and no memory is accessed
 	gone      chan struct{} // closed at the end of the goroutine
@@ -74,7 +74,7 @@ type running struct {
 
 // EngineStats counts bytes, except Jobs and Failed; Hashed includes digests.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // that have ended; of these, with errors
+	Jobs, Failed                 uint64 // jobs that have ended, and how many of them failed
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
@@ -89,7 +89,7 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 }
 
 // Submit starts a job and returns its id. Errors: EINVAL (no such operation or type of elements, too many
-// entries), ENODEV (no such GPU for this port), EAGAIN (MaxJobs jobs have not ended).
+// entries), ENODEV (the port has no such GPU), EAGAIN (MaxJobs jobs have not ended).
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
@@ -154,7 +154,7 @@ func errnoOf(err error) syscall.Errno {
 	case errors.As(err, &no):
 		return no
 	}
-	return syscall.EIO // a memory fault
+	return syscall.EIO // another error, such as a memory fault
 }
 
 func (r *running) status() Status {
@@ -176,7 +176,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job, and returns its status when it accesses no memory any more. It may call Done later.
+// Cancel stops a job, and returns its status when it accesses no memory any more. The job's call of Done may
+// come later.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -188,7 +189,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops jobs and digests, and waits for their end, and for Done.
+// CancelAll stops all jobs and digests, and waits for their end, calls of Done included.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -210,16 +211,17 @@ func (e *Engine) Reset() {
 	e.ended = nil
 }
 
-// byNode counts bytes by NUMA node: index 1 + node; 0: unknown.
+// byNode counts bytes by NUMA node: the index is 1 + the node, or 0 if it is unknown.
 type byNode [dma.MaxNodes + 1]atomic.Uint64
 
-// Copied returns how many bytes were copied from a GPU to a NUMA node, and back; -1: unknown.
+// Copied returns how many bytes were copied from a GPU to a NUMA node's memory, and back; node is -1 for memory
+// whose node is unknown.
 func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
-// Reduced returns the bytes of Reduce jobs.
+// Reduced returns how many bytes Reduce jobs have added.
 func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
 
 // Stats returns the counters.

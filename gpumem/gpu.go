@@ -12,7 +12,7 @@ import (
 
 // Options are options of NewGPU.
 type Options struct {
-	Name string // of the memfd; empty: "vnic-gpuN"
+	Name string // name of the memfd; empty: "vnic-gpuN"
 }
 
 // GPU is the memory of one fake GPU. Several goroutines may call its methods.
@@ -23,7 +23,7 @@ type GPU struct {
 	region *dma.Region
 }
 
-// fallocStep is one fallocate, which a signal undoes.
+// fallocStep is the most bytes of one fallocate: a signal undoes the call.
 const fallocStep = 64 << 20
 
 // NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd of

@@ -6,15 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a thread of SCHED_IDLE until hurry is closed.
+// idleThread makes a thread run with SCHED_IDLE until hurry is closed.
 type idleThread struct {
-	hurry <-chan struct{} // nil: an ordinary thread
+	hurry <-chan struct{} // nil: the thread is an ordinary one
 	idle  bool
 }
 
 // begin sets SCHED_IDLE, or, if that is not permitted, waits for hurry or stop.
 func (t *idleThread) begin(stop <-chan struct{}) {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	runtime.LockOSThread() // the thread ends with the goroutine, as it is never unlocked
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
 		return
 	}
@@ -31,13 +31,13 @@ func (t *idleThread) look() {
 	}
 	select {
 	case <-t.hurry:
-		_ = setPolicy(unix.SCHED_NORMAL) // may be refused (sched(7)): then it stays slow
+		_ = setPolicy(unix.SCHED_NORMAL) // this may be refused (sched(7)): the thread then stays slow
 		t.idle = false
 	default:
 	}
 }
 
-// setPolicy keeps the nice value.
+// setPolicy sets the thread's policy, and keeps its nice value.
 func setPolicy(policy uint32) error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {

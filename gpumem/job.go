@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Op is a job's operation, as in the control protocol.
+// Op is a job's operation. The numbers are the control protocol's.
 type Op uint8
 
 const (
@@ -26,12 +26,12 @@ const (
 	Reduce        Op = 7 // table: adds Src to Dst, both GPU offsets, as elements of type Seed
 )
 
-// Bounds of a job.
+// Limits of a job and its parts.
 const (
 	MaxEntries = 1 << 20
 	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // bytes between two checks for cancellation
-	batchLen   = 256     // entries of a table at a time
+	pieceLen   = 1 << 20 // bytes of a piece
+	batchLen   = 256     // entries of a table that are read at a time
 )
 
 // Job is work for an engine. Each range of GPU offsets must lie in one buffer of the engine's port (a guest's
@@ -39,12 +39,12 @@ const (
 // unspecified.
 type Job struct {
 	Op         Op
-	GPU        int    // of all GPU offsets
-	Off, Len   uint64 // Fill, Poison, SHA256
-	Seed       uint64 // Reduce: the elements' type
-	Stream     uint64 // Fill: in bytes
-	Table      uint64 // of the entries
-	TableInGPU bool   // Table is no IOVA
+	GPU        int    // the GPU that offsets refer to
+	Off, Len   uint64 // of Fill, Poison, SHA256
+	Seed       uint64 // of Fill, Poison; for Reduce, the elements' type
+	Stream     uint64 // of Fill: where in the stream to begin, in bytes
+	Table      uint64 // address of the entries, for the other operations
+	TableInGPU bool   // Table is a GPU offset, not an IOVA
 	Entries    uint32
 }
 
@@ -61,19 +61,19 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is one goroutine's, for a job or a digest.
+// work is what one goroutine has to execute a job, or a part of a digest.
 type work struct {
 	*running
 	e      *Engine
 	gpu    *GPU
 	copier *dma.Copier
 	hash   hash.Hash
-	thread idleThread // of a digest
+	thread idleThread // used by digests
 
 	table    [batchLen * EntryLen]byte // scratch
-	entries  [batchLen]entry           // entries[first:n] are not done
+	entries  [batchLen]entry           // entries[first:n] are not completely done
 	n, first int
-	part     uint32 // bytes of entries[first] that are
+	part     uint32 // how many bytes of entries[first] are done
 	segs     []dma.Segment
 	dst, src []dma.Segment
 }
@@ -105,7 +105,7 @@ func (w *work) run() error {
 	}
 }
 
-// inPlace calls f for parts of [Off, Off+Len), with their bytes and positions.
+// inPlace calls f for parts of [Off, Off+Len), with their bytes and how far from Off they begin.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		off, n := w.job.Off+done, min(w.job.Len-done, pieceLen)
@@ -121,7 +121,7 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	return nil
 }
 
-// view calls f with [off, off+n) of the GPU's memory, which must lie in one buffer.
+// view calls f with the bytes [off, off+n) of the GPU's memory, which must lie in one buffer.
 func (w *work) view(off, n uint64, f func(b []byte)) error {
 	if err := w.acquire(); err != nil {
 		return err
@@ -171,7 +171,8 @@ func (w *work) list(c *atomic.Uint64) error {
 	return nil
 }
 
-// links returns a function for the links of copies to or from guest memory, and their counters.
+// links returns, for a job that copies to or from guest memory, the function for the links that copies cross,
+// and the counters of the copied bytes.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -183,7 +184,8 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count counts the first n bytes of a batch by NUMA node, and returns the first known node, or -1.
+// count adds the first n bytes of the batch to the counters, by NUMA node. It returns the first known node, or
+// -1.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -203,10 +205,10 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is between checks for cancellation.
+// longestSleep is the longest time between two checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
-// cross waits for the links that n bytes take.
+// cross waits as long as n bytes need to cross the links.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -218,7 +220,7 @@ func (w *work) cross(links *shape.Route, n uint64) error {
 	return nil
 }
 
-// readTable reads n entries from number next on.
+// readTable reads n entries of the table, from entry next on.
 func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	w.n, w.first = 0, 0
 	addr, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
@@ -241,7 +243,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch works on at most pieceLen bytes of entries.
+// batch processes entries, at most pieceLen bytes of them.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -288,7 +290,7 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	// Without a destination w.src is longer than w.dst.
+	// After an error w.src is longer than w.dst, which limits the copy.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
@@ -310,7 +312,8 @@ func (w *work) reduce() (done uint64, err error) {
 	return done, nil
 }
 
-// segments appends n bytes of the guest's memory, or of the GPU's, to segs, unless there is an error.
+// segments appends to segs n bytes at addr, of the guest's memory or of the GPU's. After an error segs is
+// unchanged.
 func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
 	error) {
 	if !guest {
@@ -330,7 +333,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance counts entries of a failed batch that are complete, with copied bytes in all.
+// advance counts the complete entries of a failed batch, of which copied bytes were copied.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -342,7 +345,7 @@ func (w *work) advance(copied uint64) {
 	}
 }
 
-// piece calls f while no memory can be removed.
+// piece calls f. Regions and buffers that f finds stay valid until it returns.
 func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
@@ -352,7 +355,7 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits for one of maxInHand places; Engine.release frees it.
+// acquire waits for one of maxInHand places, which Engine.release gives back.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

@@ -14,7 +14,7 @@ const (
 	step2   = 2 * step & (1<<64 - 1)
 	step3   = 3 * step & (1<<64 - 1)
 	step4   = 4 * step & (1<<64 - 1)
-	stepInv = 0xF1DE83E19937733D // step * stepInv == 1
+	stepInv = 0xF1DE83E19937733D // step * stepInv is 1, modulo 2^64
 	mul1    = 0xBF58476D1CE4E5B9
 	mul1Inv = 0x96DE1B173F119089
 	mul2    = 0x94D049BB133111EB
@@ -74,7 +74,7 @@ func FillAt(b []byte, seed uint64, off uint64) {
 	FillPattern(b, seed, off/8)
 }
 
-// MatchAt returns how many bytes of b equal the stream from byte off on.
+// MatchAt returns how many bytes at the start of b equal the stream from byte off on.
 func MatchAt(b []byte, seed uint64, off uint64) int {
 	n := 0
 	if skip := off % 8; skip != 0 {

@@ -2,10 +2,10 @@ package gpumem
 
 import "golang.org/x/sys/cpu"
 
-// vector: AVX-512 (F and DQ) computes eight words at a time.
+// vector is true if the CPU has AVX-512 (F and DQ), by which eight words are computed at a time.
 var vector = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
 
-// steps are eight words' states less the state before them.
+// steps is what to add to a state for each of the next eight words.
 var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	for i := range s {
 		s[i] = uint64(i+1) * (step & (1<<64 - 1))
@@ -18,7 +18,8 @@ var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 //go:noescape
 func fill64(p *byte, n, z uint64)
 
-// match64 returns how many of the n blocks of 64 bytes at p, n > 0, equal the pattern.
+// match64 returns how many of the first blocks of 64 bytes at p equal the pattern; n > 0 is the number of
+// blocks, and z the state before the first word.
 //
 //go:noescape
 func match64(p *byte, n, z uint64) uint64

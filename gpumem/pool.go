@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// FramePages bounds the pages of a frame of 64 KiB.
+// FramePages is the most pages of a frame of 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
 // Range is a piece of a GPU's memory.
@@ -24,15 +24,15 @@ type Piece struct {
 	Len  uint16
 }
 
-// Values of page.refs that are no count.
+// Values of page.refs that are not numbers of references.
 const (
 	pageFree   = 0
 	pagePosted = -1
 )
 
 type page struct {
-	refs   int32 // or references: queued frames and tokens
-	tokens int32 // of refs
+	refs   int32 // pageFree, pagePosted or the number of references: queued pieces and tokens
+	tokens int32 // how many of refs are tokens
 }
 
 // Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods take no other
@@ -42,7 +42,7 @@ type page struct {
 // of tokens. Without references it is free again.
 type Pool struct {
 	gpu int
-	off uint64 // of page 0, in the GPU
+	off uint64 // where page 0 begins in the GPU
 	// reserve is how many pages must be free or posted when the stack keeps out-of-order data.
 	reserve int
 	refill  func(queue int)
@@ -53,14 +53,14 @@ type Pool struct {
 	free    []uint32 // TakePages takes the last one first
 	posted  int
 	held    int   // pages with tokens
-	waiting []int // that got too few pages
+	waiting []int // queues that got too few pages
 	closed  bool
 	emptied bool
 }
 
 // NewPool returns a pool over [off, off+size) of a GPU, with all pages free. It calls refill for a queue that
-// got too few pages when some are free, and ended once, when it is closed and has all pages; both without its
-// lock.
+// got too few pages, when pages have become free by Discard, Release or returned tokens, and calls ended once,
+// when the pool is closed and all its pages are free; it holds no lock of the pool then.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -79,7 +79,8 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 // Pages returns the number of pages.
 func (p *Pool) Pages() int { return len(p.pages) }
 
-// TakePages takes free pages to post to a queue, and writes their offsets in the GPU to dst.
+// TakePages takes up to len(dst) free pages to post to a queue, and writes their offsets in the GPU to dst. It
+// returns their number.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +101,7 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	return n
 }
 
-// ReturnPages takes back unused pages of the device.
+// ReturnPages takes back posted pages that the device has not used.
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
@@ -133,15 +134,15 @@ type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
-	SupplyLow          // refuse out-of-order data
-	SupplyEmpty        // accept only the stream's next segment
+	SupplyLow          // the stack should refuse out-of-order data
+	SupplyEmpty        // the stack should accept only the stream's next segment
 )
 
-// segmentPages hold a segment with an MTU of at most 9,000.
+// segmentPages is how many pages hold a segment, with an MTU of at most 9,000.
 const segmentPages = 4
 
-// Supply returns the state after an arriving frame's pages. SupplyLow: fewer pages than the reserve are left,
-// or queued data has more than half of them.
+// Supply returns the state that the pool will have with the pages of an arriving frame in use. It is SupplyLow
+// if fewer pages than the reserve are left, or queued data has more than half of the pages.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,12 +155,12 @@ func (p *Pool) Supply(frame int) Supply {
 	return SupplyOK
 }
 
-// Window returns the receive buffer if each page holds a segment of mss bytes.
+// Window returns the size of a receive buffer in which each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive appends the device's ranges, n bytes in all, to dst[:0], with a reference of the stack to each page.
-// If the device, which is not trusted, names a page that it did not get, or too few bytes, Receive returns
-// false.
+// Receive appends the ranges that the device has filled, n bytes in all, to dst[:0], with a reference of the
+// stack to each page. It returns false if the device, which is not trusted, names a page that is not posted, or
+// fewer than n bytes.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -186,7 +187,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard frees the posted pages of a frame.
+// Discard frees the posted pages of a frame that the stack does not want.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -206,7 +207,7 @@ func (p *Pool) Release(pieces []Piece) {
 	p.unlockAndNotify()
 }
 
-// hold adds references of tokens to pages that have some.
+// hold adds references of tokens to pages that have references already.
 func (p *Pool) hold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -235,7 +236,7 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndNotify unlocks, and calls refill and ended.
+// unlockAndNotify unlocks the pool, and then makes the due calls of refill and ended.
 func (p *Pool) unlockAndNotify() {
 	var queues [8]int
 	notify := queues[:0]
@@ -251,8 +252,8 @@ func (p *Pool) unlockAndNotify() {
 	f()
 }
 
-// Close ends the pool. stopped means that the device does not use the queues: posted pages become free.
-// Otherwise they stay posted until they come back, or until a Close with stopped.
+// Close ends the pool. stopped means that the device does not use the queues any more: posted pages become
+// free. Otherwise they stay posted until they come back, or until another Close with stopped.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -272,13 +273,13 @@ func (p *Pool) emptyLocked() func() {
 	return func() {}
 }
 
-// PoolStats counts pages; a page is in one state.
+// PoolStats counts pages; each page is in one state.
 type PoolStats struct {
 	Pages  int
 	Free   int
 	Posted int // the NIC may write to them
-	Queued int // with references of the stack only
-	Held   int // with tokens
+	Queued int // only the stack has references
+	Held   int // tokens have references
 }
 
 // Stats returns a snapshot.

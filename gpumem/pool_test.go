@@ -18,7 +18,7 @@ func newPool(gpu int, off, size uint64) *Pool {
 	return p
 }
 
-// testPool has received n pages.
+// testPool returns a pool that has received n pages.
 func testPool(n int) (*Pool, []Piece) {
 	p := newPool(0, 1<<20, uint64(n)*PageSize)
 	offs := make([]uint64, n)
@@ -140,7 +140,7 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// refill is called once.
+// The pool calls refill once.
 //
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
@@ -154,7 +154,7 @@ func TestDryPoolTells(t *testing.T) {
 	}
 	var tk Tokens
 	var tokens [3]uint32
-	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // of one page
+	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // two tokens of the first page
 	p.Release(pieces)
 	for i, want := range []int{0, 1, 1} {
 		if tk.Put([]TokenRange{{Start: tokens[i], Count: 1}}, 1); len(refilled) != want {
@@ -176,7 +176,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	var tk Tokens
 	tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 	p.Release(pieces)
-	p.Close(false) // the device uses the queues
+	p.Close(false) // the device still uses the queues
 	p.ReturnPages(1, offs[1:2])
 	testkit.Equal(t, "pages of a closed pool", p.TakePages(1, offs), 0)
 	if s := p.Stats(); ended != 0 || s != (PoolStats{Pages: 4, Free: 1, Posted: 2, Held: 1}) {
@@ -192,7 +192,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// The pool is first low, then empty.
+// The supply is first low, then empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
@@ -200,7 +200,7 @@ func TestSupply(t *testing.T) {
 	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
 	var tk Tokens
 	for i, off := range offs {
-		for _, frame := range []int{1, FramePages} { // not yet received
+		for _, frame := range []int{1, FramePages} { // number of pages of a frame not yet received
 			want := SupplyOK
 			if spare := 100 - i - frame; spare < segmentPages {
 				want = SupplyEmpty

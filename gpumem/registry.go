@@ -17,19 +17,19 @@ type Buffer struct {
 	Off, Size uint64
 }
 
-// Registry has one port's (a guest's NIC's) buffers in GPUs. Several goroutines may call its methods.
+// Registry has the buffers of one port (a guest's NIC) in GPUs. Several goroutines may call its methods.
 type Registry struct {
 	gpus  []*GPU
 	limit int
 
-	inside epoch.Epoch // engines at work with a table
+	inside epoch.Epoch // engines that use a table
 	now    atomic.Pointer[buffers]
 
-	mu     sync.Mutex // for replacements of the table
+	mu     sync.Mutex // held while the table is replaced
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, sorted by id. A table never changes; Unregister waits until none with the
+// buffers is a table of buffers, sorted by id. A table never changes; Unregister waits until no table with the
 // buffer is in use.
 type buffers struct{ list []Buffer }
 
@@ -51,7 +51,7 @@ func NewRegistry(gpus []*GPU, limit int) *Registry {
 	return r
 }
 
-// GPU returns a GPU of the port, or nil.
+// GPU returns the port's GPU with this id, or nil.
 func (r *Registry) GPU(id int) *GPU {
 	for _, g := range r.gpus {
 		if g.ID() == id {
@@ -62,7 +62,7 @@ func (r *Registry) GPU(id int) *GPU {
 }
 
 // RegisterBuffer registers [off, off+size) of a GPU and returns an id, from 1, which is not reused. Errors:
-// ENODEV (no such GPU), EINVAL (not whole pages of it), ENOSPC (too many).
+// ENODEV (no such GPU), EINVAL (not whole pages of the GPU), ENOSPC (too many buffers).
 func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	g := r.GPU(gpu)
 	switch {
@@ -117,7 +117,7 @@ func (r *Registry) CloseAll() {
 	}
 }
 
-// enter returns the table; its buffers stay registered until leave.
+// enter returns the current table; its buffers stay registered until leave.
 func (r *Registry) enter() (b *buffers, token int) {
 	token = r.inside.Enter()
 	return r.now.Load(), token

@@ -8,15 +8,15 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens has a connection's tokens, by which its user returns pages. Issue takes the lowest free one, from 1,
+// Tokens has a connection's tokens, by which its user returns pages. Issue takes the lowest free token, from 1,
 // as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill). Its lock comes before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
-	held   []held   // by token - 1; pool nil: free
+	held   []held   // by token - 1; pool is nil for a free token
 	free   []uint64 // a bit set for each free token
-	low    int      // free has no bits before it
-	pages  []uint32 // of Put
+	low    int      // free[:low] has no bits
+	pages  []uint32 // scratch of Put
 }
 
 type held struct {
@@ -24,7 +24,7 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the held pages to dst. It returns false after Close.
+// Issue writes a token for each of the pages, which have references, to dst. It returns false after Close.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +49,7 @@ func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	return true
 }
 
-// takeLocked frees an issued token, and returns its page; false: it was not issued.
+// takeLocked frees a token and returns its page; false means that it was not issued.
 func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	i := int(token) - 1
 	if i < 0 || i >= len(t.held) || t.held[i].pool == nil {
@@ -62,7 +62,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put frees the issued ones of the first limit tokens in ranges.
+// Put frees the issued tokens among the first limit tokens in ranges, and returns their number.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -92,7 +92,7 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
-// Held counts tokens of a pool.
+// Held returns how many tokens are of pages of a pool.
 func (t *Tokens) Held(p *Pool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,7 +104,7 @@ func (t *Tokens) Held(p *Pool) (n int) {
 	return n
 }
 
-// Close frees all tokens, and ends Issue.
+// Close frees all tokens; Issue fails from then on.
 func (t *Tokens) Close() {
 	t.mu.Lock()
 	t.closed = true

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The go tool builds the guest program only from the same module.
+// The go tool builds the guest program only from the module with the same checksum.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)
@@ -41,7 +41,7 @@ esac
 		if err != nil || string(p.content) != "\x7fELF of /" {
 			t.Fatalf("%q, %v", p.content, err)
 		}
-		// the second iteration finds it in the cache
+		// the second iteration finds the program in the cache
 		if err := os.Remove(filepath.Join(tools, "go")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}

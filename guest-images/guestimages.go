@@ -1,8 +1,8 @@
 // Package guestimages builds the initramfs of vnic's guests: a static Go program as /init, kernel modules, and
 // more.
 //
-// The same inputs give the same bytes, which the cache keeps. Data of one run (agent.Config) is a second
-// archive in memory.
+// The same inputs give the same bytes, which a cache keeps. Data of one run (agent.Config) is a second archive
+// in memory.
 //
 // The package and those below it are not API (README, Stability).
 package guestimages
@@ -26,7 +26,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// format is a part of image keys: change it with the layout.
+// format is a part of the images' keys: change it when the layout changes.
 const format = "vnic guest image 1"
 
 // keep is how long the cache keeps an unused image.
@@ -35,7 +35,7 @@ const keep = 7 * 24 * time.Hour
 // Image is an initramfs. It is not compressed: a guest without KVM decompresses slowly.
 type Image struct {
 	Path string // in the cache
-	Key  string // hash of its inputs
+	Key  string // hash of the inputs
 	Size int64
 }
 
@@ -43,12 +43,12 @@ type Image struct {
 type Options struct {
 	CacheDir   string            // vnic's cache
 	Kernel     string            // uname -r; "": not checked
-	ModulesDir string            // of the kernel; may be empty without Modules
-	Modules    []string          // as for modprobe
+	ModulesDir string            // the kernel's module directory; may be empty without Modules
+	Modules    []string          // names as for modprobe
 	GPUModule  string            // path of vnicgpu.ko; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
 	Userland   *Userland         // nil: none
-	Files      map[string]string // path in the guest to path here
+	Files      map[string]string // path in the guest to path on this machine
 	Program    string            // "": $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 
@@ -92,7 +92,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	img := &Image{Path: filepath.Join(dir, key+".cpio"), Key: key}
 	if st, err := os.Stat(img.Path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(img.Path, now, now) // marks it as used
+		_ = os.Chtimes(img.Path, now, now) // prune looks at this time
 		img.Size = st.Size()
 		return img, nil
 	}
@@ -121,7 +121,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Initrd reads the image and then an archive with c. The caller closes it.
+// Initrd returns a reader of the image, followed by an archive that contains c. The caller closes it.
 func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	conf, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
@@ -154,7 +154,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	list := []newc.File{
 		newc.Dir("bin", 0o755),
 		newc.Dir("dev", 0o755),
-		newc.CharDevice("dev/console", 0o600, 5, 1), // for init's stdio
+		newc.CharDevice("dev/console", 0o600, 5, 1), // for the standard streams of init
 		newc.CharDevice("dev/null", 0o666, 1, 3),
 		newc.Dir("vnic", 0o755),
 		newc.Dir(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
@@ -179,7 +179,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	return list, nil
 }
 
-// archive pads its end for another archive, and returns the bytes written.
+// archive writes an archive, padded so that another one can follow, and returns its length.
 func archive(w io.Writer, list []newc.File) (int64, error) {
 	n, err := newc.Write(w, list)
 	if err != nil {
@@ -190,7 +190,7 @@ func archive(w io.Writer, list []newc.File) (int64, error) {
 	return n + pad, err
 }
 
-// prune removes files that were last used before t.
+// prune removes files of dir that were last used before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

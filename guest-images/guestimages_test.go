@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ko has a section .modinfo.
+// ko returns an ELF file with info in its section .modinfo.
 func ko(t *testing.T, info string) []byte {
 	t.Helper()
 	const headerLen, sectionLen = 64, 64

@@ -19,10 +19,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Path is $PATH of programs in a guest.
+// Path is the $PATH of programs in a guest.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
-// maxFirstLine is BINPRM_BUF_SIZE.
+// maxFirstLine is the kernel's BINPRM_BUF_SIZE.
 const maxFirstLine = 256
 
 func firstLine(host string) (string, error) {
@@ -38,7 +38,7 @@ func firstLine(host string) (string, error) {
 	return line, nil
 }
 
-// Script adds the interpreter of a script in the overlay.
+// Script adds the interpreter of a script that is in the overlay.
 func (o *Overlay) Script(guest string) error {
 	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
@@ -54,8 +54,8 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds interpreters of executable scripts that were given to Copy by name, and notes missing ones. Call
-// it after all copies.
+// Scripts adds the interpreters of executable scripts that were named to Copy, and adds a note for each missing
+// one. Call it after all copies.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -90,7 +90,7 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds a program that env looks for in the guest's PATH.
+// fromPath adds the program that env finds under a name in the guest's PATH.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
@@ -110,7 +110,7 @@ func (o *Overlay) fromPath(script, name string, depth int) error {
 	return o.runner(script, found, target, depth)
 }
 
-// runner adds host at the path guest, unless a file is there.
+// runner adds the program host at the path guest, unless the overlay has a file there.
 func (o *Overlay) runner(script, host, guest string, depth int) error {
 	if o.Has(guest) {
 		return nil
@@ -132,7 +132,7 @@ func exists(host string) bool {
 	return err == nil
 }
 
-// alone matches interpreters that need no library.
+// alone matches the names of interpreters that need no library.
 var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
 
 func (o *Overlay) noteLibrary(host string) {
@@ -147,13 +147,13 @@ func (o *Overlay) noteLibrary(host string) {
 // A runtime is an interpreter with a library of scripts.
 type runtime struct {
 	name *regexp.Regexp
-	// ask are arguments that print its path and its library's directories, one per line.
+	// ask are arguments that make the interpreter print its path and its library's directories, one per line.
 	ask  []string
-	skip *regexp.Regexp // names that are not copied
+	skip *regexp.Regexp // matches names that are not copied
 }
 
-// Packages that users have installed (site-packages) may be gigabytes. Python's compiled files are valid only
-// with the times of their sources.
+// Packages that users have installed (site-packages) are not copied, as they may be gigabytes. Python's
+// compiled files are not copied either: they are valid only with the times of their sources.
 var runtimes = []runtime{
 	{regexp.MustCompile(`^python([23](\.\d+)?)?$`),
 		[]string{"-I", "-c", "import os, sys, sysconfig; p = sysconfig.get_paths(); " +
@@ -175,10 +175,10 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer bounds the output of ask.
+// maxAnswer is the most bytes of an answer to ask.
 const maxAnswer = 64 << 10
 
-// paths returns "" if host, which may be any program, does not answer ask.
+// paths asks the interpreter host. It returns "" if host, which may be any program, does not answer.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -202,9 +202,9 @@ func (r *runtime) paths(host string) (program string, library []string) {
 	return program, library
 }
 
-// limited keeps at most maxAnswer bytes; beyond it calls full and fails.
+// limited keeps at most maxAnswer bytes. A Write beyond them calls full and fails.
 type limited struct {
-	buf  bytes.Buffer // not embedded: io.Copy would use its ReadFrom
+	buf  bytes.Buffer // not embedded, as io.Copy would use its ReadFrom
 	full func()
 }
 
@@ -238,7 +238,7 @@ func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 		o.Link(guest, program)
 	}
 	notes := o.Notes
-	defer func() { o.Notes = notes }() // the user did not name parts of the library
+	defer func() { o.Notes = notes }() // no notes, as the user did not name parts of the library
 	for _, dir := range library {
 		err := o.copyTree(dir, dir, func(name string) bool { return r.skip.MatchString(name) })
 		if err != nil {

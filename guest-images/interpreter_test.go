@@ -77,7 +77,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(byEnv, "/run/it"))
 	for _, name := range []string{"/run/it", "/usr/bin/env", "/usr/local/bin/mine", "/bin/sh"} {
-		if !o.Has(name) { // this test's PATH differs from the guest's
+		if !o.Has(name) { // this test's PATH may differ from the guest's
 			t.Errorf("%s is missing", name)
 		}
 	}
@@ -86,7 +86,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 
 	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))
-	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // as the interpreter in the guest
+	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // the interpreter's path in the guest
 	o.Scripts()
 	if m := unpacked(t, o); !strings.Contains(m[strings.TrimPrefix(bin, "/")+"/mine"], "X=y") {
 		t.Errorf("the interpreter is %q", m[strings.TrimPrefix(bin, "/")+"/mine"])
@@ -159,7 +159,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// A program that only has the name perl.
+	// These programs only have the name perl.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()
@@ -168,7 +168,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	}
 }
 
-// The directory behind a link is copied.
+// A link to a directory is copied as the directory.
 func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))

@@ -23,26 +23,27 @@ import (
 // ErrNoModule means that the kernel has no such module.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
-// ErrOtherKernel means a module of another kernel.
+// ErrOtherKernel means that a module was made for another kernel.
 var ErrOtherKernel = errors.New("made for another kernel")
 
-// ErrBadModule means a file that cannot be read as a module.
+// ErrBadModule means that a file cannot be read as a module.
 var ErrBadModule = errors.New("cannot be read as a module")
 
 type module struct {
-	name    string   // with underscores
+	name    string   // with underscores, as in the kernel
 	needs   []string // dependencies
 	release string   // "": unknown
-	packed  []byte   // as found
-	content []byte   // nil: built in
+	packed  []byte   // the file's bytes
+	content []byte   // the unpacked bytes; nil: built in
 	ext     string   // ".ko", or zstdModule
-	file    string   // "": built in
+	file    string   // path of the file; "": built in
 }
 
 // zstdModule is for modules that the kernel decompresses itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules with their dependencies, which are in the modules, or for .ko.zst files in modules.dep.
+// resolve finds modules with their dependencies, which the modules themselves name, or modules.dep for .ko.zst
+// files.
 //
 // It reads vnicgpu from $VNIC_GPU_MODULE, else from gpuModule, never from dir.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
@@ -98,7 +99,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	return mods, nil
 }
 
-// HasModule reports whether a kernel's module directory has a file of the module.
+// HasModule reports whether the kernel's module directory has a file of the module.
 func HasModule(dir, name string) bool {
 	index, _, err := scan(dir)
 	_, ok := index[kernelName(name)]
@@ -107,7 +108,7 @@ func HasModule(dir, name string) bool {
 
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName returns a module file's name in the kernel; "": no module.
+// moduleName returns the kernel's name of the module in a file; "": the file is no module.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
 	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
@@ -116,12 +117,12 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack reports whether a suffix is of an unsupported compression.
+// unknownPack reports whether the suffix is of a compression that is not supported.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
 
-// scan lists modules' files, and the names in modules.builtin.
+// scan returns the paths of the module files by name, and the names in modules.builtin.
 func scan(dir string) (index map[string]string, builtin map[string]bool, err error) {
 	if dir == "" {
 		return nil, nil, errors.New("no module directory given: name one with --modules")
@@ -153,7 +154,7 @@ func scan(dir string) (index map[string]string, builtin map[string]bool, err err
 	return index, builtin, nil
 }
 
-// readDep reads lines of depmod: "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
+// readDep reads modules.dep, which has lines like "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
 func readDep(path string) (map[string][]string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -170,7 +171,8 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// Unless unpack is set, a .ko.zst file stays packed, without needs and release. Its error is ErrBadModule.
+// readModule reads a module's file. Unless unpack is set, a .ko.zst file stays packed, and needs and release
+// are not read. The error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -200,7 +202,7 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns ErrOtherKernel; "" is unknown.
+// checkRelease returns ErrOtherKernel if a module was made for another kernel; an empty release is unknown.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -214,7 +216,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule bounds unpacked modules.
+// maxModule is the most bytes of an unpacked module.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -271,7 +273,7 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	return needs, release, nil
 }
 
-// GPUModule is the driver of a guest's GPU: guest-images/vnicgpu.
+// GPUModule is the name of the module that drives a guest's GPU: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
 // EnvGPUModule names a vnicgpu.ko that replaces the built one.
@@ -280,7 +282,7 @@ const EnvGPUModule = "VNIC_GPU_MODULE"
 // ErrNoGPUModule means that no vnicgpu.ko was given.
 var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
-// ErrGPUModule is in errors about the file vnicgpu.ko.
+// ErrGPUModule is wrapped by errors about the file vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
 //go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
@@ -288,13 +290,13 @@ var gpuSource embed.FS
 
 // GPUModuleSource returns the sources of vnicgpu.ko.
 func GPUModuleSource() fs.FS {
-	dir, _ := fs.Sub(gpuSource, "vnicgpu") // only for an invalid name
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // the error is only for an invalid name
 	return dir
 }
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModule reads $VNIC_GPU_MODULE, else file.
+// ownModule reads vnicgpu from $VNIC_GPU_MODULE, or else from file.
 func ownModule(name, file string) (module, error) {
 	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
 	if m.file == "" {
@@ -344,8 +346,8 @@ func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }
 
-// ModuleFiles returns the files that Build reads from a kernel's module directory for modules. Among its errors
-// are ErrNoModule and ErrBadModule.
+// ModuleFiles returns the files in the kernel's module directory that Build reads for these modules. Among its
+// errors are ErrNoModule and ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	for _, m := range mods {

@@ -19,26 +19,26 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// ErrTooMuch means files that do not fit into a guest's memory.
+// ErrTooMuch means that files do not fit into a guest's memory.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
 const maxFiles = 100_000
 
-// Overlay is an archive of a user's files that the kernel unpacks over an image. Dynamic programs come with ELF
-// interpreter and libraries, at the same paths as on this machine. Write reads the files' content. One
-// goroutine at a time may use an Overlay.
+// Overlay is an archive of a user's files, which the kernel unpacks over an image. Dynamic programs come with
+// their ELF interpreter and libraries, at the same paths as on this machine. Write reads the files' content.
+// One goroutine at a time may use an Overlay.
 type Overlay struct {
-	Notes []string // for the user
+	Notes []string // messages for the user
 
-	files map[string]overlayFile // without the first slash
+	files map[string]overlayFile // by guest path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
-	named []string // guest paths
+	named []string // guest paths of files that were named to Copy
 }
 
 type overlayFile struct {
 	newc.File
-	from string // on this machine; "": generated
+	from string // path on this machine; "": no file of this machine
 }
 
 // NewOverlay returns an empty overlay, which looks for libraries as this process would.
@@ -47,10 +47,10 @@ func NewOverlay() *Overlay {
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the copied files' size.
+// Bytes returns the size of all copied files.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are guest paths of other file systems, or of vnic.
+// hidden are paths of a guest where other file systems or vnic's files are.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
 func guestPath(p string) (string, error) {
@@ -72,7 +72,7 @@ func (o *Overlay) Has(guest string) bool {
 	return ok
 }
 
-// Text adds a file with this content.
+// Text adds a file with this text.
 func (o *Overlay) Text(guest, text string) {
 	o.put(guest, newc.Text("", text, 0o644), "")
 }
@@ -83,7 +83,7 @@ func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target
 // Dir adds a directory.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put keeps an earlier file at this path.
+// put adds a file, unless there is one at the path already.
 func (o *Overlay) put(guest string, f newc.File, from string) {
 	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
 	if _, ok := o.files[f.Name]; !ok && f.Name != "" {
@@ -91,7 +91,7 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine, with modes and links.
+// Copy adds a file or a directory of this machine, with its permissions and links.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -108,9 +108,9 @@ func (o *Overlay) Copy(host, guest string) error {
 	return o.copyTree(host, guest, func(string) bool { return false })
 }
 
-// copyTree leaves out names that skip matches.
+// copyTree copies a directory without the names that skip matches.
 func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) error {
-	host, err := filepath.EvalSymlinks(host) // WalkDir does not follow its root
+	host, err := filepath.EvalSymlinks(host) // WalkDir does not follow a link as its root
 	if err != nil {
 		return err
 	}
@@ -157,10 +157,10 @@ func (o *Overlay) Ours(host, guest string) error {
 	return o.file(host, path.Clean(guest), st, needNone)
 }
 
-// Program adds a program for the guest to run, with its dependencies: ELF or a script.
+// Program adds a program for the guest to run, ELF or a script, with its dependencies.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
-const maxScripts = 4 // interpreters of interpreters (execve(2))
+const maxScripts = 4 // how many interpreters of interpreters there may be (execve(2))
 
 func (o *Overlay) program(host, guest string, depth int) error {
 	st, err := os.Stat(host)
@@ -194,7 +194,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs returns why a guest cannot run an ELF program.
+// runs returns an error if a guest cannot run this ELF program.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -207,12 +207,12 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs selects libraries to add with a file.
+// needs says which libraries to add with a file.
 type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that this machine has
+	needSome       // the libraries that this machine has
 	needAll
 )
 
@@ -234,7 +234,7 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.files)+1,
 			maxFiles)
 	}
-	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // a sparse file can have any size
+	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // a sparse file may have any size
 	mode := unix.S_IFREG | uint32(st.Mode().Perm())
 	for bit, m := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
 		if st.Mode()&bit != 0 {
@@ -255,7 +255,7 @@ func same(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
 }
 
-// libraries adds those of a dynamic program or library.
+// libraries adds the libraries of a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
 	line, err := firstLine(host)
 	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
@@ -277,7 +277,8 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library, the linker's cache, and where the program moves a link for $ORIGIN.
+// library adds a library of a program, a link where $ORIGIN leads if the program is in another directory in the
+// guest, and the linker's cache.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -298,7 +299,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// It names libraries outside default directories.
+	// The cache names libraries outside the default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -324,7 +325,7 @@ func (o *Overlay) Write(w io.Writer) error {
 		}
 	}
 	var list []newc.File
-	for _, name := range slices.Sorted(maps.Keys(o.files)) { // directories before their files
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // in this order directories come before their files
 		list = append(list, o.files[name].File)
 	}
 	if _, err := archive(w, list); err != nil {

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked returns "mode content", or "-> target" for a link, by name.
+// unpacked writes and reads the archive, and returns by name "mode content", or "-> target" for a link.
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer
@@ -91,7 +91,7 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
 	testkit.OK(t, o.Copy(b, "/y"))
 	testkit.Equal(t, "bytes", o.Bytes(), 8)
-	if err := os.Truncate(a, 1); err != nil { // smaller than at Copy
+	if err := os.Truncate(a, 1); err != nil { // smaller than it was at Copy
 		t.Fatal(err)
 	}
 	if err := o.Write(io.Discard); err == nil {

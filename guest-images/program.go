@@ -22,20 +22,20 @@ import (
 // ProgramPackage is the guest program's import path.
 const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
-// EnvProgram names a guest program.
+// EnvProgram is the variable that names a file with the guest program.
 const EnvProgram = "VNIC_GUEST"
 
-// ErrNoProgram means that this binary has no guest program and could not build one.
+// ErrNoProgram means that no guest program is embedded and none could be built.
 var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
 const programFile = "vnic-guest.gz"
 
-// carried are embedded files for guests.
+// carried are the files for guests that are embedded in this program.
 var carried fs.FS = embed.FS{}
 
-// Carry sets the embedded files for guests.
+// Carry sets the files that are embedded in this program for guests.
 func Carry(files fs.FS) { carried = files }
 
 // CarriesProgram reports whether the guest program is embedded.
@@ -76,7 +76,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
-// Program returns the guest program: static, for any Linux on x86-64.
+// Program returns the guest program, which is static, for any Linux on x86-64.
 func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
 	if err != nil {
@@ -85,7 +85,7 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram returns where the guest program will come from, for a user, and whether it exists.
+// FindProgram returns where the guest program will come from, in words, and whether it exists.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -139,8 +139,8 @@ func (p program) unpack() ([]byte, error) {
 	return b, nil
 }
 
-// BuildProgram builds a guest program, such as ProgramPackage, into dir with the go tool, from the current
-// directory's module.
+// BuildProgram builds a guest program, such as ProgramPackage, in dir with the go tool, from the module of the
+// current directory.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	return buildProgram(ctx, "", pkg, dir, "")
 }
@@ -157,10 +157,11 @@ func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string
 	return path, nil
 }
 
-// goModule is the module of `go install MODULE/cmd/vnic@VERSION`, which embeds no guest program.
+// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` has built this program, without an
+// embedded guest program.
 type goModule struct{ path, version, sum string }
 
-// builtFrom returns false for a checkout.
+// builtFrom returns false if this program was built from a checkout.
 func builtFrom() (goModule, bool) {
 	i, ok := debug.ReadBuildInfo()
 	if !ok || i.Main.Sum == "" || i.Main.Version == "" {
@@ -169,7 +170,7 @@ func builtFrom() (goModule, bool) {
 	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
 }
 
-// cached returns the program's path in the cache.
+// cached returns the path of the guest program in the cache.
 func (m goModule) cached(cacheDir string) string {
 	return filepath.Join(cacheDir, "programs",
 		fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))

@@ -50,9 +50,9 @@ func Applet([]string) int {
 	}
 	say(lead(tty))
 	end, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it in a background process group
+	signal.Ignore(unix.SIGTTOU) // the ioctl TCSBRK raises it in a background process group
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
-	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait for the output (tcdrain(3))
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the output is sent (tcdrain(3))
 	return status
 }
 
@@ -62,7 +62,7 @@ func say(err error) {
 	}
 }
 
-// greet also sets the terminal's size.
+// greet prints messages to the terminal, and sets the terminal's size.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,
@@ -80,7 +80,7 @@ func greet(tty *os.File, n *network) {
 	}
 }
 
-// open opens the terminal of the console: /dev/console cannot become a controlling terminal.
+// open opens the console's own device, as /dev/console cannot become a controlling terminal.
 func open(root string) (*os.File, error) {
 	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
 	if err != nil {
@@ -93,7 +93,8 @@ func open(root string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment joins the image's variables, other ones in found, and TERM from words, the kernel's command line.
+// environment returns the variables of image, the ones in found that image does not set, and TERM from words,
+// the kernel's command line.
 func environment(image, found, words []string) []string {
 	env := slices.Clone(image)
 	for _, e := range found {
@@ -110,9 +111,9 @@ func environment(image, found, words []string) []string {
 	return env
 }
 
-// lead makes this process a session leader with tty. When a leader exits, a serial line discards unsent output
-// (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in serial/serial_core.c): so the program must
-// not be one.
+// lead makes this process a session leader, with tty as controlling terminal. When a leader exits, a serial
+// line discards unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
+// serial/serial_core.c): so the program must not be one.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -127,7 +128,7 @@ func lead(tty *os.File) error {
 	return nil
 }
 
-// run returns how the program ended, in words and as exit status.
+// run runs the program, and returns how it ended, in words and as exit status.
 func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
 	path, err := guestexec.Look(a.Path, env)
 	if err != nil {

@@ -23,14 +23,14 @@ import (
 
 // network is the guest's network configuration.
 type network struct {
-	name  string // of the first interface; "": none
+	name  string // name of the first interface; "": none
 	lease dhcp.Lease
-	env   []string // for programs
-	more  []string // messages
+	env   []string // variables for programs
+	more  []string // messages for the user
 }
 
-// connect configures interfaces of a.Driver by DHCP; with OwnDriver the last of several is left to programs.
-// With an error, n may be partly set.
+// connect configures the interfaces of driver a.Driver by DHCP; if a.OwnDriver is set it leaves the last of
+// several interfaces to programs. After an error n may be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
@@ -106,7 +106,7 @@ func left(name, device string) string {
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
-// apart makes interfaces on one switch answer only for their own addresses (Linux:
+// apart makes interfaces that may be on one switch answer only for their own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func apart(root string) error {
 	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
@@ -117,16 +117,17 @@ func apart(root string) error {
 	return nil
 }
 
-// Names in leases of a vnic gateway; a number follows portName.
+// Names of hosts on vnic's networks; a number follows portName.
 const (
 	gatewayName = "gateway"
 	portName    = "port"
 )
 
-// peers is how many host names use adds.
+// peers is the number of guests for which use adds host names.
 const peers = 16
 
-// use sets interface i of c from a lease; gateways, resolvers and other hosts come from the first one.
+// use configures interface i of c by a lease. Gateways, resolvers and other hosts come from the lease of
+// interface 0.
 func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -152,10 +153,11 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a vnic gateway gave a lease.
+// ofVNIC reports whether a lease comes from a vnic gateway, which names guests by their addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity returns variables about the guest with address p; VNIC_GUESTS=0 means unknown.
+// identity returns environment variables about the guest with address p; VNIC_GUESTS=0 means that the number of
+// guests is unknown.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -167,9 +169,10 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits for interfaces of a driver, and returns them in the order of PCI addresses.
+// interfaces waits until there are interfaces of a driver, and returns their names in the order of PCI
+// addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
-	for end := time.Now().Add(limit); ; { // sysfs sends no events
+	for end := time.Now().Add(limit); ; { // poll, as sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)
 		if err != nil || len(names) > 0 {
 			return names, err

@@ -48,7 +48,7 @@ func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) 
 	return parseSize(got)
 }
 
-// parseSize reads a CPR: ESC [ rows ; columns R.
+// parseSize reads a CPR (cursor position report): ESC [ rows ; columns R.
 func parseSize(b []byte) (size unix.Winsize, ok bool) {
 	i := bytes.LastIndex(b, []byte("\x1b["))
 	if i < 0 || b[len(b)-1] != 'R' {
