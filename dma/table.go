@@ -43,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts, each of which fits a node.
+// evenly cuts n items into nearly equal parts; a node has room for a part.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode

@@ -55,7 +55,7 @@ func (e *AddrError) Unwrap() error { return e.Err }
 // maxSegment is the largest length of a segment in bytes.
 const maxSegment = 1 << 30
 
-// Translate appends to dst the segments of [iova, iova+n), each of which lies in one region. The caller is
+// Translate appends to dst the segments of [iova, iova+n); a segment lies in one region. The caller is
 // inside the space (Enter). After an *AddrError dst is unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)

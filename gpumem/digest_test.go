@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns a GPU of n MiB, all of which is one buffer.
+// bigRig returns a GPU of n MiB with one buffer of the same size.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()

@@ -333,7 +333,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance counts the complete entries of a failed batch, of which copied bytes were copied.
+// advance counts the complete entries of a failed batch: copied bytes of the batch are done.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
