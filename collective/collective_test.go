@@ -299,7 +299,7 @@ func TestBroadcast(t *testing.T) {
 	testkit.ErrorIs(t, list[0].ring.AllGather(t.Context(), 9, list[0].data, 0, 1), syscall.EINVAL)
 }
 
-// sabotaged adds the first element twice.
+// sabotaged is a Memory that adds the first element twice.
 type sabotaged struct{ devmem.Memory }
 
 func (s sabotaged) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
@@ -317,7 +317,7 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// The error of the next rank names the one that left.
+// The error of the next rank names the rank that has left.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)

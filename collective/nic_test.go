@@ -92,7 +92,7 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic is payload by memory, with retransmissions.
+// traffic counts bytes of payload, by the memory they were in, and of retransmissions.
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// chunk is in bytes.
+// chunk is a range of the operation's elements, in bytes.
 type chunk struct{ off, n uint64 }
 
 func chunks(count, size uint64, n int) []chunk {

@@ -28,7 +28,7 @@ type Config struct {
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
-	GPU    int           // of the memory that operations use
+	GPU    int           // the GPU whose memory operations use
 
 	Queue   int           // a receive queue that nothing else uses
 	Pool    devmem.Buffer // of GPU, for received data; the Ring binds it
@@ -67,7 +67,7 @@ type Ring struct {
 	prev, next int
 
 	rx   devmem.Binding
-	tx   devmem.Binding // of txOf
+	tx   devmem.Binding // transmit binding of txOf
 	txOf devmem.Buffer
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
@@ -90,8 +90,8 @@ type Ring struct {
 // Stats counts bytes.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // of Received, in host memory
-	Looked         uint64 // of hellos, read in device memory
+	Linear         uint64 // bytes of Received that arrived in host memory
+	Looked         uint64 // bytes of hellos read in device memory
 	Beats          uint64 // heartbeats sent
 }
 
@@ -183,7 +183,8 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept closes connections of programs that are no rank. A ring of another size is an error.
+// accept waits for the connection of the rank before, and closes connections of programs that are no rank. A
+// ring of another size is an error.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()

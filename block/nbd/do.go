@@ -14,7 +14,7 @@ import (
 const (
 	free uint8 = iota
 	queued
-	sent // or being sent
+	sent // the request is sent, or being sent
 	answered
 )
 

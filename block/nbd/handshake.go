@@ -168,7 +168,7 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return typ, nil // others are ignored
+	return typ, nil // other types are ignored
 }
 
 func (e *export) check() error {

@@ -17,7 +17,7 @@ import (
 
 // answerTo is a reply of the server: header and data.
 type answerTo struct {
-	n     int  // number of earlier answers on the connection
+	n     int  // number of answers on the connection before this one
 	write bool // the request is a write or a flush
 	b     []byte
 	end   bool
@@ -29,8 +29,8 @@ type server struct {
 	minBlock, maxPayload uint32 // 0: neither is announced
 	description          string
 	seed                 uint64                         // of the order of answers
-	batch                int                            // requests to answer together; 0: any number
-	reads, writes        int                            // with batch: how many are still to come
+	batch                int                            // requests to answer together; 0: the ones that have arrived
+	reads, writes        int                            // if batch is set: requests of each kind that are still to come
 	status               func(n int, write bool) uint32 // error value of answer n
 	bend                 func(a *answerTo)              // may change an answer
 	flushed              uint32                         // error value of flushes
@@ -45,8 +45,8 @@ type server struct {
 	mu      sync.Mutex
 	store   []byte
 	conns   []net.Conn
-	discs   int // NBD_CMD_DISC
-	aborts  int // NBD_OPT_ABORT
+	discs   int // number of NBD_CMD_DISC received
+	aborts  int // number of NBD_OPT_ABORT received
 	flushes int
 }
 
@@ -151,7 +151,7 @@ func (s *server) serve(c net.Conn) {
 				_, _ = c.Write(out)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
-				for range requests { // until the receiving goroutine ends
+				for range requests { // wait until the receiving goroutine ends
 				}
 				return
 			}
@@ -266,7 +266,7 @@ func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	return true
 }
 
-// gather waits for the requests to answer next; none: the channel is closed.
+// gather waits for the requests to answer next; it returns none if the channel is closed.
 func (s *server) gather(from <-chan asked) (list []asked) {
 	take := func(wait bool) bool {
 		if !wait && len(from) == 0 {

@@ -208,7 +208,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // log2 of pages of CAP.MPSMIN
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is the log2 of a number of pages of CAP.MPSMIN
 		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)

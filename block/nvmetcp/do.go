@@ -166,7 +166,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// jobs has room for maxJobs of each command.
+// give passes a job to the sender, or returns errSender if it has ended. It does not block: jobs has room for
+// maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {

@@ -119,10 +119,10 @@ func TestHostileTargets(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		index int // 3 is a write
+		index int // number of the attacked operation; 3 is a write
 		what  func(q *ioServer, c *command) bool
 		says  string
-		other error // instead of ErrProtocol
+		other error // the expected error, if it is not ErrProtocol
 	}{
 		{"PLEN that is short", 2, func(q *ioServer, c *command) bool {
 			return whole(q, c, nil, func(b []byte) { le.PutUint32(b[4:], 24) })

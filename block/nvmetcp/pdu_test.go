@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The PDUs are Linux 7.2's.
+// Encoded and decoded PDUs have the bytes that Linux 7.2 sends.
 func TestPDUsOnTheWire(t *testing.T) {
 	wire := func(s string) []byte { return testkit.Must(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(t) }
 	var resp icResp

@@ -127,7 +127,7 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 	o, l := &x.options, &x.live
 	o.Command = args
 	if o.End == "" {
-		o.End = "''" // given as empty: Check refuses it
+		o.End = "''" // the flag was given with an empty value, which Check must refuse
 	}
 	if x.labName != "" {
 		file, err := loadLab(c, x.labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")

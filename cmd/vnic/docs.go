@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/manual"
 )
 
-// The build tag docs adds a command for `make install`.
+// With the build tag docs there is a command for `make install`.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -60,7 +60,7 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// manTree is doc.GenManTree with additional sections.
+// manTree does what doc.GenManTree does, with additional sections.
 func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {

@@ -34,7 +34,7 @@ func (b *bytesFlag) Set(s string) error {
 
 // textFlag is a flag with functions that format and parse its value.
 type textFlag struct {
-	kind string // name of the value in helps
+	kind string // name of the value in help texts
 	text func() string
 	set  func(string) error
 }

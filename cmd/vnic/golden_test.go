@@ -109,7 +109,7 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
 				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing can be downloaded
-				// for scripts to set
+				// Scripts may set these.
 				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)

@@ -67,7 +67,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	for _, tt := range []struct {
-		name, ready string // printed when all processes have started
+		name, ready string // ready is printed when all processes have started
 		children    int
 		args        []string
 	}{

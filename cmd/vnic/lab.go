@@ -63,7 +63,7 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setDrivers leaves the lab's values for "" and false.
+// setDrivers sets the guests' driver unless it is "", and their IOMMU if iommu is set.
 func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
 		g := &l.Guests[i]
@@ -71,7 +71,7 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	}
 }
 
-// readLab takes an error in the file for wrong use.
+// readLab reads a lab file; an error in the file is wrong use of the command.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
 		spare.JobBegins() // a spare process could not read a pipe again
@@ -80,7 +80,8 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
-// loadLab also refuses flags whose values the file gives; memory returns how much the machine must have.
+// loadLab reads a lab file, and refuses flags for what the file says. memory returns how much memory the
+// machine must have.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory")
 	options := pflag.NewFlagSet("", pflag.ContinueOnError)

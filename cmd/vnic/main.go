@@ -79,7 +79,7 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more makes the commands that only some builds have.
+// more makes commands that only some builds have.
 var more []func() *cobra.Command
 
 func newRoot() *cobra.Command {

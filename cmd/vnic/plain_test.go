@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printers may get a command's stdout or stderr, each with the reason.
+// printers lists what may get a command's stdout or stderr, each with the reason.
 var printers = map[string]string{
 	"show.Text":               "drops what a terminal obeys",
 	"show.JSON":               "escapes it",
@@ -43,7 +43,7 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants are the functions that print by fmt, with what they print.
+// constants lists the functions that print by fmt, and what they print.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -54,7 +54,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders are the functions that keep a stream without printing.
+// holders lists the functions that keep a stream without printing, and why.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -100,7 +100,7 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns a function's other uses of streams.
+// goesAround returns a function's uses of a command's streams that are in none of these lists.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {
@@ -162,7 +162,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	return problems
 }
 
-// Negative control.
+// The check finds such uses.
 func TestPrintsThatGoAroundAreFound(t *testing.T) {
 	for body, want := range map[string]string{
 		"show.Text(c.OutOrStdout(), r.Table)":                          "",

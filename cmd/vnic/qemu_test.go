@@ -21,7 +21,7 @@ func TestQEMUOfTheCacheRuns(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	qemu := func(args ...string) *exec.Cmd {
 		c := exec.Command("vnic", append([]string{"qemu", "--offline", "--cache", cache, "--"}, args...)...)
-		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // must not be used
+		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // this program must not be used
 		return c
 	}
 	for _, tt := range []struct {
@@ -76,7 +76,7 @@ func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	testkit.OK(t, c.Process.Signal(unix.SIGTERM))
 	says(`"event": "SHUTDOWN"`)
 	testkit.OK(t, c.Wait())
-	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // by another test
+	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // another test may hold the lock
 		t.Error(err)
 	}
 }

@@ -187,7 +187,7 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 func (x *runFlags) takeOptions(c *cobra.Command) error {
 	o := &x.options
 	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-		o.Sabotage = "''" // also no valid name
+		o.Sabotage = "''" // an empty name was given, which is not valid either
 	}
 	if !c.Flags().Changed("seed") {
 		o.Seed = uint64(rand.Uint32())

@@ -27,7 +27,7 @@ import (
 type selftestFlags struct {
 	verbose, list, asJSON, table bool
 	junit, fault                 string
-	seed                         uint64 // of the fault
+	seed                         uint64 // seed of the fault
 	options                      selftest.Options
 }
 

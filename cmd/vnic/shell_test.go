@@ -45,7 +45,7 @@ func atNight(t *testing.T) {
 	}
 }
 
-// screenOf is a vnic on a pseudoterminal.
+// screenOf is a vnic that runs on a pseudoterminal.
 type screenOf struct {
 	*exec.Cmd
 	t      *testing.T

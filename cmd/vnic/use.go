@@ -147,7 +147,7 @@ func runUse[R any, P interface {
 	})
 }
 
-// results is stderr if the capture goes to stdout.
+// results returns where to print results: stderr if the capture goes to stdout.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// flagValues are for shell completion and "did you mean".
+// flagValues lists the values of flags, for shell completion and "did you mean".
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},
@@ -34,7 +34,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues also take other values.
+// openValues names the flags that take other values, too.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {
