@@ -1,6 +1,4 @@
-// Package block has the types that clients of remote block devices share. The clients, packages
-// nvmetcp and nbd, read blocks from the network into GPU memory, and write blocks from GPU memory;
-// both reach the network and the GPU only through package devmem.
+// Package block has the types that clients of remote block devices share.
 //
 // The package is API (README, Stability).
 package block
@@ -13,13 +11,13 @@ import (
 	"time"
 )
 
-// Op is an operation on a block device: it reads or writes Len bytes of the device from Off on. A read
-// stores the data in a buffer in GPU memory, from offset Mem on; a write takes the data from there.
+// Op is an operation on a block device: it reads or writes Len bytes of the device from Off on. A read stores
+// the data at offset Mem of a buffer in GPU memory; a write takes the data from there.
 type Op struct {
 	Write bool
-	Off   uint64 // offset on the device in bytes, a multiple of Info.BlockSize
-	Len   uint64 // in bytes, a multiple of Info.BlockSize, 1 to Info.MaxTransfer
-	Mem   uint64 // offset in the buffer in bytes, of any alignment
+	Off   uint64 // on the device, a multiple of Info.BlockSize
+	Len   uint64 // a multiple of Info.BlockSize, 1 to Info.MaxTransfer
+	Mem   uint64 // in the buffer, of any alignment
 }
 
 func (o Op) String() string {
@@ -32,17 +30,15 @@ func (o Op) String() string {
 
 // Info describes a device.
 type Info struct {
-	Size        uint64 // in bytes
-	BlockSize   uint64 // in bytes: Off and Len are multiples of it
-	MaxTransfer uint64 // of one operation, in bytes
-	MaxDepth    int    // the most operations in progress at a time
+	Size        uint64
+	BlockSize   uint64
+	MaxTransfer uint64 // bytes of an operation
+	MaxDepth    int    // the most operations in progress
 	ReadOnly    bool
-	Name        string // a description, in part from the server, for people
+	Name        string // a description for people
 }
 
-// Check returns an error for an operation that is invalid on a device and a buffer of size bytes:
-// EINVAL (not whole blocks, empty, or too long), ENOSPC (a write beyond the device's end), EIO (a
-// read beyond it), EROFS, EFAULT (outside the buffer).
+// Check returns an error for an operation that is invalid on the device or on a buffer of size bytes.
 func (i *Info) Check(o Op, size uint64) error {
 	fail := func(why string, errno syscall.Errno) error { return fmt.Errorf("%v: %s: %w", o, why, errno) }
 	switch {
@@ -64,18 +60,16 @@ func (i *Info) Check(o Op, size uint64) error {
 	return nil
 }
 
-// Device is one or several connections to a remote device. Only one goroutine at a time may call its
-// methods, except Close: any goroutine may call Close, which ends the operations in progress.
+// Device is one or several connections to a remote device. Only one goroutine at a time may call its methods,
+// except Close.
 type Device interface {
 	Info() Info
 
-	// Do performs the operations that next returns, at most depth at a time, until next returns
-	// false; it may complete them in any order. Do calls done, in the goroutine that called Do, once
-	// for each operation of next, when the operation's memory is no longer in use and, for a
-	// successful read, has the data. If an operation fails, its Done.Err is an *OpError, if the server
-	// reports the failure, or an error of Info.Check, if Do sends nothing; Do continues with the other
-	// operations. Do returns an error when the connection cannot be used any more, or ctx has ended;
-	// before Do returns this error, it calls done with the error for each operation in progress.
+	// Do performs the operations that next returns, at most depth at a time, until next returns false; they may
+	// complete in any order. Do calls done, in the goroutine that called Do, once for each of them, when the
+	// operation's memory is no longer in use and, for a successful read, has the data. A failed operation has an
+	// *OpError, if the server reported it, or the error of Info.Check in Done.Err. Do itself returns an error when
+	// the connections cannot be used any more, or ctx has ended.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
@@ -85,31 +79,30 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // since the operation's command was queued (nvmetcp) or its sending began (nbd); 0: not sent
+	Took time.Duration // since its command was queued (nvmetcp) or its sending began (nbd); 0: not sent
 	Err  error
 }
 
-// Stats counts bytes and messages since the Device was made.
+// Stats counts bytes and messages.
 type Stats struct {
 	Read, Written uint64 // payload of successful operations
 	HostBytes     uint64 // received bytes that arrived in host memory
-	Looked        uint64 // bytes of headers that the client read in device memory
+	Looked        uint64 // bytes of headers read from device memory
 	Looks         uint64 // calls of Memory that read these bytes
-	Messages      uint64 // received headers: of NVMe/TCP's PDUs, of NBD's replies
+	Messages      uint64 // received headers: NVMe/TCP PDUs, NBD replies
 }
 
-// ErrProtocol means that a server broke the protocol. The client has closed its connections, and
-// has written only to the memory of operations in progress.
+// ErrProtocol means that a server broke the protocol. The client has closed its connections.
 var ErrProtocol = errors.New("the server breaks the protocol")
 
 // OpError means that the server reports the failure of an operation.
 type OpError struct {
 	Op     Op
-	Status string        // the server's status in the protocol's words, with its number
-	Errno  syscall.Errno // the closest errno
+	Status string // the server's status, as text
+	Errno  syscall.Errno
 }
 
 func (e *OpError) Error() string { return fmt.Sprintf("%v: %s", e.Op, e.Status) }
 
-// Unwrap returns the errno.
+// Unwrap returns Errno.
 func (e *OpError) Unwrap() error { return e.Errno }

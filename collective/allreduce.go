@@ -6,14 +6,12 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// AllReduce adds count elements of all ranks' buffers; off is the offset of the elements in this
-// rank's buffer. When it returns without an error, this rank's buffer has the sums. The elements are
-// cut into a chunk for each rank; chunk c is added in the order of ranks c, c+1, ..., c-1.
+// AllReduce adds count elements of all ranks' buffers; off is the offset of the elements in this rank's buffer.
+// When it returns without an error, this rank's buffer has the sums.
 //
-// Errors before anything is sent: EINVAL (offset, type), EFAULT (outside of the buffer), EXDEV (memory
-// of another GPU than Config.GPU), ENOSPC (a chunk is longer than Scratch), and that the buffer cannot
-// be bound. Later errors are an *Error, which names a neighbour, or wrap ctx's cause; after them the
-// Ring is closed, and the content of the buffer is undefined.
+// Errors before anything is sent: EINVAL (offset, type), EFAULT (outside of the buffer), EXDEV (memory of
+// another GPU), ENOSPC (a chunk longer than Scratch), and errors of BindTX. After later errors the Ring is
+// closed, and the content of the buffer is undefined.
 func (r *Ring) AllReduce(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	return r.allReduce(t, b, off, count).do(ctx)
 }

@@ -8,13 +8,12 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// pieceLen is how many bytes a broadcast sends at most at a time: the next rank forwards a piece while it
-// receives another.
+// pieceLen is the most bytes of a step: the next rank forwards a piece while it receives another.
 const pieceLen = 1 << 20
 
-// Broadcast copies count elements of the root's buffer to all other ranks' buffers, from rank to
-// rank; off is the offset of the elements in this rank's buffer. It uses no scratch memory. Errors are
-// AllReduce's without ENOSPC; EINVAL also if root is not a rank.
+// Broadcast copies count elements of the root's buffer to the other ranks' buffers, from rank to rank; off is
+// their offset in this rank's buffer. It uses no scratch memory. Errors are AllReduce's without ENOSPC; EINVAL
+// also for a root that is no rank.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
 	return r.broadcast(t, b, off, count, root).do(ctx)
 }

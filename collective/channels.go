@@ -16,18 +16,15 @@ type Channel struct {
 	Buffer devmem.Buffer
 }
 
-// Channels are one or more rings of the same ranks that share the work of each operation: the elements
-// are cut into one part for each channel, and all parts go round their rings at the same time.
-// Channels may be connections of one NIC, each with a receive queue, or may have one NIC each
-// (rails); then each NIC's Device has its own Buffer of the same memory.
+// Channels are rings of the same ranks that share each operation: each of them has a part of the elements. They
+// may be of one NIC, each with a receive queue, or of several (rails); then each NIC's Device has its own
+// Buffer of the same memory.
 type Channels struct{ list []Channel }
 
-// maxChannels bounds the memory of Channels.
 const maxChannels = 64
 
-// NewChannels makes Channels of rings that have joined; the Channels own the rings. All ranks have
-// the same number of channels in the same order. EINVAL: no rings, too many, a Channel
-// without Ring or Buffer, or rings of different ranks or memory sizes.
+// NewChannels makes Channels of rings that have joined, and owns them. Their order must be the same on all
+// ranks. EINVAL: no rings, too many, or rings of different ranks or memory sizes.
 func NewChannels(list ...Channel) (*Channels, error) {
 	if len(list) == 0 || len(list) > maxChannels {
 		return nil, fmt.Errorf("%d channels: 1 to %d: %w", len(list), maxChannels, syscall.EINVAL)
@@ -41,23 +38,22 @@ func NewChannels(list ...Channel) (*Channels, error) {
 	return &Channels{list}, nil
 }
 
-// AllReduce is Ring.AllReduce on all channels' buffers. Channel c adds the elements of Part(c,
-// channels, count), cut into chunks of its own. After an error of one channel, except an error of
-// the arguments, all channels are closed.
+// AllReduce is Ring.AllReduce, in which channel c adds the elements of Part(c, channels, count). After an error
+// other than one of the arguments the channels are closed.
 func (s *Channels) AllReduce(ctx context.Context, t devmem.Type, off, count uint64) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {
 		return c.allReduce(t, c.Buffer, off, count)
 	})
 }
 
-// Broadcast is Ring.Broadcast on all channels, with the parts of AllReduce.
+// Broadcast is Ring.Broadcast with the parts of AllReduce.
 func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint64, root int) error {
 	return s.each(ctx, t, off, count, func(c Channel, off, count uint64) *operation {
 		return c.broadcast(t, c.Buffer, off, count, root)
 	})
 }
 
-// each does f's operations on all channels at the same time, if the arguments of all of them are right.
+// each does f's operations at the same time, if their arguments are right.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	f func(c Channel, off, count uint64) *operation) error {
 	if err := t.Check(off, 0, count); err != nil {
@@ -78,7 +74,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])
-			for _, other := range s.list { // ends the waits of neighbours for this rank
+			for _, other := range s.list { // ends the neighbours' waits
 				other.abort()
 			}
 		})
@@ -87,7 +83,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	return errors.Join(errs...)
 }
 
-// Stats returns the sum of all channels' Stats.
+// Stats returns the sum of the channels' Stats.
 func (s *Channels) Stats() (sum Stats) {
 	for _, c := range s.list {
 		x := c.Ring.Stats()
@@ -97,7 +93,7 @@ func (s *Channels) Stats() (sum Stats) {
 	return sum
 }
 
-// Close closes all rings.
+// Close closes the rings.
 func (s *Channels) Close() error {
 	var errs []error
 	for _, c := range s.list {

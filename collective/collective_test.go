@@ -26,7 +26,6 @@ const (
 	poolSize = 1 << 20
 )
 
-// rank is a rank with its memory and device.
 type rank struct {
 	gpu  *plain.GPU
 	dev  *plain.Device
@@ -36,7 +35,7 @@ type rank struct {
 	ring *Ring
 }
 
-// newRanks makes n ranks over ordinary sockets. They have not joined.
+// newRanks makes n ranks that have not joined.
 func newRanks(t *testing.T, n int) []*rank {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -63,7 +62,6 @@ func newRanks(t *testing.T, n int) []*rank {
 	return list
 }
 
-// all runs f for all ranks at the same time.
 func all(list []*rank, f func(i int, r *rank) error) []error {
 	errs := make([]error, len(list))
 	var work sync.WaitGroup
@@ -74,7 +72,6 @@ func all(list []*rank, f func(i int, r *rank) error) []error {
 	return errs
 }
 
-// join makes all ranks join.
 func join(t *testing.T, list []*rank) {
 	t.Helper()
 	for _, err := range all(list, func(_ int, r *rank) (err error) {
@@ -90,8 +87,7 @@ func join(t *testing.T, list []*rank) {
 	})
 }
 
-// scalar is the reference: chunk by chunk it adds the ranks' elements one by one, in the order of
-// the ring.
+// scalar is the reference: it adds in the order of the ring.
 func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	size := int(t.Size())
 	out := make([]byte, len(inputs[0]))
@@ -143,7 +139,7 @@ func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	return out
 }
 
-// numbers fills memory with random elements. Floating point numbers are neither NaN nor infinite.
+// numbers fills memory with random elements.
 func numbers(t devmem.Type, b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for off := 0; off+int(t.Size()) <= len(b); off += int(t.Size()) {
@@ -159,7 +155,6 @@ func numbers(t devmem.Type, b []byte, seed uint64) {
 	}
 }
 
-// wrong counts the elements of got that differ from want.
 func wrong(t devmem.Type, got, want []byte) (n int) {
 	for off := 0; off < len(want); off += int(t.Size()) {
 		if string(got[off:off+int(t.Size())]) != string(want[off:off+int(t.Size())]) {
@@ -169,7 +164,7 @@ func wrong(t devmem.Type, got, want []byte) (n int) {
 	return n
 }
 
-// reduce runs an all-reduce on all ranks, and counts wrong elements.
+// reduce counts the wrong elements of an all-reduce.
 func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad int) {
 	t.Helper()
 	n := count * typ.Size()
@@ -191,7 +186,7 @@ func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad
 	for i, r := range list {
 		bad += wrong(typ, r.gpu.Bytes()[off:off+n], want)
 		now := r.ring.Stats()
-		// In each half of the operation a rank sends all chunks except one, which differs between the halves.
+		// In each half a rank sends all chunks except one.
 		parts := chunks(count, typ.Size(), len(list))
 		sent := 2*n - parts[(i+1)%len(list)].n - parts[(i+2)%len(list)].n
 		if len(list) == 1 {
@@ -251,7 +246,7 @@ func TestHalves(t *testing.T) {
 						t.Errorf("%d elements: rank %d: %d of its part are wrong", count, i, bad)
 					}
 					keep := append([]byte(nil), part...)
-					clear(r.gpu.Bytes()[:4*count]) // so that AllGather has to bring the other parts
+					clear(r.gpu.Bytes()[:4*count]) // AllGather has to bring the other parts
 					copy(part, keep)
 				}
 				testkit.Equal(t, "elements of all parts", next, count)
@@ -304,7 +299,7 @@ func TestBroadcast(t *testing.T) {
 	testkit.ErrorIs(t, list[0].ring.AllGather(t.Context(), 9, list[0].data, 0, 1), syscall.EINVAL)
 }
 
-// sabotaged adds the first element twice.
+// sabotaged is a Memory that adds the first element twice.
 type sabotaged struct{ devmem.Memory }
 
 func (s sabotaged) Reduce(ctx context.Context, t devmem.Type, dst devmem.Buffer, dstOff uint64, src devmem.Buffer,
@@ -322,8 +317,8 @@ func TestSabotageIsSeen(t *testing.T) {
 	}
 }
 
-// When a rank has left the ring, the operations of all other ranks end with an *Error, and the error of
-// the next rank names the rank that left, and the step. An operation of the rank that left binds nothing.
+// The error of the next rank names the rank that has left. An operation of the rank
+// that left binds nothing.
 func TestRankThatLeaves(t *testing.T) {
 	list := newRanks(t, 4)
 	join(t, list)
@@ -342,7 +337,7 @@ func TestRankThatLeaves(t *testing.T) {
 	testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
 }
 
-// If a rank is slow but its host answers, the others wait beyond Timeout, until their contexts end.
+// A slow rank whose host answers is no stall.
 func TestRankThatIsLate(t *testing.T) {
 	testkit.Slow(t)
 	list := newRanks(t, 3)
@@ -366,7 +361,7 @@ func TestRankThatIsLate(t *testing.T) {
 	}
 }
 
-// An operation that cannot be done fails before anything is sent, and the ring still works.
+// Wrong arguments leave the ring usable.
 func TestRefusals(t *testing.T) {
 	list := newRanks(t, 2)
 	join(t, list)
@@ -399,7 +394,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Join ends with ctx if nobody connects. It closes the connections of programs that are no rank.
+// Join closes connections of programs that are no rank.
 func TestJoin(t *testing.T) {
 	list := newRanks(t, 2)
 	nobody := errors.New("nobody came")
@@ -416,7 +411,7 @@ func TestJoin(t *testing.T) {
 	for says := 0; says < 2; {
 		c, err := net.Dial("tcp", list[0].conf.Listen.String())
 		if err != nil {
-			continue // it does not listen yet
+			continue // no listener yet
 		}
 		testkit.Must(c.Write([]byte("GET / HTTP/1.0\r\n\r\n")))(t)
 		for err == nil {

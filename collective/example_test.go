@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// add is one rank of two: it has eight numbers in GPU memory, and gets the sums of both ranks'
-// numbers.
+// add is one rank of two: it gets the sums of both ranks' numbers.
 func add(ctx context.Context, rank int, addrs [2]netip.AddrPort) (sums []int32, err error) {
 	gpu, err := plain.NewGPU(8 << 20)
 	if err != nil {

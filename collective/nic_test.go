@@ -29,8 +29,7 @@ const (
 	scratch = 4 << 20
 )
 
-// member is a rank over a NIC of vnic, with flow counters for the connections to the next rank and
-// from the rank before.
+// member is a rank over a NIC of vnic.
 type member struct {
 	port    *lab.Port
 	stack   *stack.Stack
@@ -39,7 +38,7 @@ type member struct {
 	out, in uint32
 }
 
-// newMembers makes n members, which have joined. With lossy their stacks are made for links that lose packets.
+// newMembers makes members that have joined.
 func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.Lab, []*member) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -54,7 +53,7 @@ func newMembers(t *testing.T, n int, lossy bool, timeout time.Duration) (*lab.La
 		p := l.Port(i)
 		nic := testkit.Must(p.InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
 		o := stack.Options{Addresses: []netip.Prefix{p.Addr4}, RACK: lossy}
-		if !lossy { // so that a busy machine that is late causes no retransmission
+		if !lossy { // a busy machine must cause no retransmission
 			o.MinRTO = 20 * time.Second
 		}
 		s := testkit.Must(stack.New(nic, nic.Control(), o))(t)
@@ -93,7 +92,7 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic is payload by the memory that it was in, retransmissions (again) included.
+// traffic counts bytes of payload, by the memory they were in, and of retransmissions.
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
@@ -106,11 +105,9 @@ func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
 	return traffic{d.DeviceBytes, d.HostBytes + d.GPUFileBytes, d.BouncedBytes, d.RetransBytes}
 }
 
-// helloBytes is the length of a hello, which is sent from host memory, and received in device
-// memory.
 const helloBytes = 16
 
-// sums makes all ranks add count integers, and counts wrong sums.
+// sums counts the wrong sums of an all-reduce.
 func sums(t *testing.T, list []*member, count int) (wrong int) {
 	t.Helper()
 	b := make([]byte, 4*count)
@@ -141,7 +138,7 @@ func sums(t *testing.T, list []*member, count int) (wrong int) {
 	return wrong
 }
 
-// passes returns how many bytes rank i of n sends in an all-reduce of count integers.
+// passes returns the bytes that rank i of n sends.
 func passes(i, n, count int) (bytes uint64) {
 	chunk := func(c int) uint64 {
 		k := count / n
@@ -203,8 +200,7 @@ func TestMeters(t *testing.T) {
 	}
 }
 
-// Channels over rails: each rank has two NICs that reach one GPU, and each NIC carries its part of the
-// elements.
+// Each rank has two NICs that reach one GPU.
 //
 // Invariant: collective: channels share an operation's elements; each rail carries exactly its
 // part.
@@ -240,7 +236,7 @@ func TestRails(t *testing.T) {
 			t.Cleanup(func() { testkit.OK(t, s.Close()) })
 			gpu := p.GPUs[0].ID()
 			register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(gpu, off, size))(t) }
-			buf := uint64(data + k*4<<20) // this rail's pool and scratch memory
+			buf := uint64(data + k*4<<20) // for pool and scratch memory
 			out[i][k] = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: addr(i, k, 5202),
 				Remote: addr(i+1, k, 5201)}))(t)
 			c := collective.Config{Rank: i, Ranks: ranks, Device: s, Memory: engine.New(nic.Control(), nic), GPU: gpu, Queue: 1,

@@ -13,10 +13,9 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// chunk is a part of a buffer, in bytes.
+// chunk is a range of the operation's elements, in bytes.
 type chunk struct{ off, n uint64 }
 
-// chunks cuts count elements of size bytes into n parts.
 func chunks(count, size uint64, n int) []chunk {
 	list := make([]chunk, n)
 	for i := range list {
@@ -28,7 +27,6 @@ func chunks(count, size uint64, n int) []chunk {
 
 func (r *Ring) mod(i int) int { return (i%r.c.Ranks + r.c.Ranks) % r.c.Ranks }
 
-// operation is one call of a collective operation.
 type operation struct {
 	r     *Ring
 	name  string
@@ -37,15 +35,14 @@ type operation struct {
 	tx    devmem.Binding
 	list  []chunk
 	off   uint64
-	now   int // the number of the current step, from 1; 0: none has begun
+	now   int // the current step, from 1; 0: none has begun
 	steps int
-	// plan returns what step i, from 0, sends and receives. If add is set, the received chunk is added
-	// to the buffer, or else it replaces the content.
+	// plan returns what step i, from 0, sends and receives, and whether to add it.
 	plan func(i int) (send, receive chunk, add bool)
-	err  error // the error of the arguments
+	err  error // of the arguments
 }
 
-// begin makes an operation, and checks its arguments. The caller sets its steps.
+// begin checks an operation's arguments.
 func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) *operation {
 	o := &operation{r: r, name: name, t: t, b: b, off: off}
 	over, n := bits.Mul64(count, t.Size())
@@ -64,9 +61,8 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets the steps of an operation in which chunks go round the ring: in the first step this
-// rank sends chunk first, and in each step it receives the chunk that it sends in the next step. In
-// steps 0 to adds-1 it adds the received chunk, for which it needs scratch memory.
+// around sets steps in which chunks go round the ring: this rank sends chunk first, and then what it received
+// in the step before. In the first adds steps a rank adds the received chunk.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
@@ -80,8 +76,7 @@ func (o *operation) around(first, steps, adds int) *operation {
 	return o
 }
 
-// do does the operation. If ctx ends, the operation ends too. After an error the ring is closed,
-// except if the arguments are wrong or the buffer cannot be bound.
+// do does the operation. Errors close the ring, except wrong arguments and errors of binding.
 func (o *operation) do(ctx context.Context) (err error) {
 	r := o.r
 	if o.err != nil || r.c.Ranks == 1 {
@@ -105,8 +100,7 @@ func (o *operation) do(ctx context.Context) (err error) {
 	return err
 }
 
-// bind binds a buffer for transmit, unless Copy is set. It stays bound for the next operation, which often uses the
-// same buffer.
+// bind binds a buffer for transmit, until another one is bound.
 func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
 		return nil, nil //nolint:nilnil // Sender takes a nil binding: payload goes through host memory
@@ -130,7 +124,6 @@ func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	return tx, nil
 }
 
-// unbind closes the binding of the last operation's buffer.
 func (r *Ring) unbind() error {
 	if r.tx == nil {
 		return nil
@@ -143,7 +136,7 @@ func (r *Ring) unbind() error {
 
 func (o *operation) where() string { return fmt.Sprintf("%s, step %d of %d", o.name, o.now, o.steps) }
 
-// step does the next step: it sends a chunk and receives another. Either may be empty.
+// step sends and receives a chunk; either may be empty.
 func (o *operation) step(ctx context.Context) error {
 	send, receive, add := o.plan(o.now)
 	o.now++
@@ -173,7 +166,7 @@ func (o *operation) step(ctx context.Context) error {
 	return errors.Join(err, sent)
 }
 
-// send sends a chunk, and returns when the next rank has acknowledged it.
+// send sends a chunk, and waits until its memory may change.
 func (o *operation) send(ctx context.Context, c chunk) error {
 	if err := o.r.sender.Send(ctx, o.b, o.tx, o.off+c.off, c.n); err != nil {
 		return err
@@ -182,8 +175,6 @@ func (o *operation) send(ctx context.Context, c chunk) error {
 	return o.r.sender.Wait()
 }
 
-// receive receives a chunk. If add is set, it receives into scratch memory and adds the chunk to the
-// buffer; otherwise it receives directly into the buffer.
 func (o *operation) receive(ctx context.Context, c chunk, add bool) error {
 	r := o.r
 	to, base := o.b, o.off+c.off

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout is used if Config.Timeout is 0; on a slow machine a multiple of it is used.
+// DefaultTimeout replaces a Config.Timeout of 0; Join makes it longer on slow machines.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config configures a rank of a ring.
@@ -28,34 +28,31 @@ type Config struct {
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
-	GPU    int           // number of the GPU whose memory all operations use
+	GPU    int           // the GPU whose memory operations use
 
-	Queue   int           // a receive queue that can be bound and that only the Ring uses
-	Pool    devmem.Buffer // memory of GPU for received data; the Ring binds it
-	Scratch devmem.Buffer // memory of GPU for one chunk; a longer chunk is ENOSPC
+	Queue   int           // a receive queue that nothing else uses
+	Pool    devmem.Buffer // of GPU, for received data; the Ring binds it
+	Scratch devmem.Buffer // of GPU, for one chunk
 
-	// Copy makes payload go through host memory, as a baseline: the Ring binds and steers nothing, and
-	// does not use Pool. All ranks must have the same Copy. Memory makes the additions in any case.
+	// Copy makes payload go through host memory, as a baseline; Pool is not used. All ranks must have the same
+	// Copy.
 	Copy bool
 
-	Listen netip.AddrPort // the rank before connects to this address
-	Next   netip.AddrPort // the address that the next rank listens on
-	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep
-	// the address for a while after an earlier connection from it (TIME_WAIT); Join waits until it
-	// is free.
+	Listen netip.AddrPort // the rank before connects to it
+	Next   netip.AddrPort // the next rank listens on it
+	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep it for a while
+	// after an earlier connection (TIME_WAIT).
 	From netip.AddrPort
 
-	// Timeout is how long a neighbour may send neither a byte nor an acknowledgment during an
-	// operation; 0 means DefaultTimeout. While the neighbour's host acknowledges, an operation waits
-	// for a slow program until the operation's context ends.
+	// Timeout is how long a connection may make no progress during an operation; 0 means DefaultTimeout. The
+	// acknowledgments of a slow rank's host are progress.
 	Timeout time.Duration
 }
 
-// Error is an error in a step with a neighbour: of the connection, or of adding what the neighbour
-// sent.
+// Error is an error in a step with a neighbour.
 type Error struct {
-	Rank int    // rank of the neighbour
-	Step string // the step in which the error occurred, for example "all-reduce, step 2 of 6"
+	Rank int
+	Step string // as "all-reduce, step 2 of 6"
 	Err  error
 }
 
@@ -70,16 +67,16 @@ type Ring struct {
 	prev, next int
 
 	rx   devmem.Binding
-	tx   devmem.Binding // transmit binding of txOf; nil: none
-	txOf devmem.Buffer  // the buffer that tx binds
+	tx   devmem.Binding // transmit binding of txOf
+	txOf devmem.Buffer
 	flow devmem.FlowID
 	in   devmem.Conn // from prev; nil with one rank
-	out  devmem.Conn // to next
+	out  devmem.Conn // to next; nil with one rank
 
-	stream *devmem.Stream // receives from in
-	sender *devmem.Sender // sends on out
+	stream *devmem.Stream // of in
+	sender *devmem.Sender // on out
 
-	now   sync.Mutex // held by an operation, and while Close ends the last binding
+	now   sync.Mutex // held by an operation, and while Close unbinds
 	stats Stats
 	beats atomic.Uint64
 
@@ -87,18 +84,17 @@ type Ring struct {
 	work sync.WaitGroup
 
 	once sync.Once
-	err  error // the result of leave, set by once
+	err  error // result of leave
 }
 
-// Stats counts bytes of payload and, apart from them, hellos and heartbeats.
+// Stats counts bytes.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // bytes of Received that came in host memory
-	Looked         uint64 // bytes of hellos that the Ring read in device memory
-	Beats          uint64 // heartbeats sent, each a byte that Sent does not count
+	Linear         uint64 // bytes of Received that arrived in host memory
+	Looked         uint64 // bytes of hellos read in device memory
+	Beats          uint64 // heartbeats sent
 }
 
-// maxRanks bounds the memory of a Ring.
 const maxRanks = 1024
 
 func (c *Config) check() error {
@@ -117,9 +113,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring: unless it is the only rank, it binds the pool, listens, and
-// connects to the next rank, which may start later. It returns when both neighbours are connected, or
-// with an error, for example ctx's.
+// Join takes a rank's place in a ring, and waits for the connections of its neighbours.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
@@ -153,8 +147,7 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer binds the pool, and steers the connection of the rank before to it, unless Copy is set. Join
-// calls it before it listens, so that the first byte arrives in device memory.
+// steer binds the pool and adds the flow rule, before listening: the first byte arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -166,10 +159,9 @@ func (r *Ring) steer() (err error) {
 	return err
 }
 
-// redial is the pause between attempts to connect to the next rank.
+// redial is the pause between attempts to connect.
 const redial = 20 * time.Millisecond
 
-// dial connects to the next rank, and sends the hello.
 func (r *Ring) dial(ctx context.Context) error {
 	for {
 		c, err := r.c.Device.Dial(ctx, r.c.From, r.c.Next)
@@ -191,8 +183,8 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept accepts the connection of the rank before, and closes other connections. A connection from a
-// ring with another number of ranks is an error.
+// accept waits for the connection of the rank before, and closes connections of programs that are no rank. A
+// ring of another size is an error.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()
@@ -219,7 +211,7 @@ func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	}
 }
 
-// hello is what the connecting rank sends first: helloLen bytes, little endian.
+// hello is what the connecting rank sends first, little endian.
 type hello struct {
 	Magic       uint64
 	Rank, Ranks uint32
@@ -230,7 +222,6 @@ const (
 	magic    = 0x31676e6972636e76 // "vncring1"
 )
 
-// head receives a connection's hello, which arrives in device memory, or with Copy in host memory.
 func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) {
 	var b [helloLen]byte
 	if err := s.Fill(ctx, helloLen); err != nil {
@@ -248,7 +239,6 @@ func (r *Ring) head(ctx context.Context, s *devmem.Stream) (h hello, err error) 
 	return h, nil
 }
 
-// fault returns err as an *Error.
 func (r *Ring) fault(rank int, step string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -263,19 +253,18 @@ func (r *Ring) Stats() Stats {
 	return s
 }
 
-// abort closes the Ring after an error. It resets the connections: otherwise TCP would keep sending
-// data of the buffer to a rank that is gone.
+// abort resets the connections: TCP must not keep sending data of the buffer.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
-		if c != nil { // with one rank there is no connection
-			_ = c.SetLinger(0) // an error means that the connection is closed
+		if c != nil {
+			_ = c.SetLinger(0) // the connection may be closed
 		}
 	}
 	_ = r.leave()
 }
 
-// Close leaves the ring, and ends the operation in progress. It is idempotent. Then the caller may
-// close the buffers.
+// Close leaves the ring, and ends the operation in progress. It is idempotent. Then the caller may close the
+// buffers.
 func (r *Ring) Close() error {
 	err := r.leave()
 	r.now.Lock()
@@ -283,7 +272,7 @@ func (r *Ring) Close() error {
 	return errors.Join(err, r.unbind())
 }
 
-// leave is Close without unbinding the buffer of the operation in progress.
+// leave is Close without unbinding.
 func (r *Ring) leave() error {
 	r.once.Do(func() {
 		close(r.left)

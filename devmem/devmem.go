@@ -1,17 +1,11 @@
-// Package devmem is the API of device memory TCP sockets. Payload is received into and sent from
-// memory that the socket's user addresses by (offset, length) and that no CPU needs to read, while
-// headers and the TCP state machine stay in the host. The semantics, limits and errno names are
-// Linux 7.2's devmem TCP (SCM_DEVMEM_DMABUF, SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
+// Package devmem is the API of device memory TCP sockets. Payload is received into and sent from memory that
+// the socket's user addresses by (offset, length) and that no CPU needs to read, while headers and the TCP
+// state machine stay in the host. Semantics, limits and errno names follow devmem TCP of Linux 7.2
+// (SCM_DEVMEM_DMABUF, SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
 //
-// The package has the types and the rules; it copies no bytes and imports no implementation.
-// Package stack implements it over a user-space driver, package kernel over Linux's own sockets,
-// package plain without a device. A [Device] owns bindings, flow rules and connections; a [Conn]
-// owns the tokens that it issued. The device may write to the memory given to [Device.BindRX] at
-// any time until the binding is done ([Binding.Done]). Memory passed to [Conn.SendDevmem] must not
-// change until [Conn.ReadCompletion] reports the send; otherwise the sent, or retransmitted, data
-// may change too.
-//
-// Namespaces, privileges, UDP and page sizes other than 4 KiB are outside the package.
+// Packages stack, kernel and plain implement it. The device may write to the memory given to [Device.BindRX]
+// until the binding is done ([Binding.Done]). Memory passed to [Conn.SendDevmem] must not change until
+// [Conn.ReadCompletion] reports the send: TCP may send it again.
 //
 // The package is API (README, Stability).
 package devmem
@@ -32,87 +26,78 @@ const (
 	MaxFrags       = 1024 // MAX_DONTNEED_FRAGS
 )
 
-// Device is a network device, with the network stack on it, that can bind its queues to device
-// memory. Its methods may be called from several goroutines.
+// Device is a network device with its network stack. Several goroutines may call its methods.
 type Device interface {
-	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. Size and offset must be
-	// multiples of PageSize, and size not 0 (EINVAL); ENODEV if there is no such GPU.
+	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. EINVAL unless off and size are
+	// multiples of PageSize, and size is not 0; ENODEV: no such GPU.
 	Register(gpu int, off, size uint64) (Buffer, error)
 
-	// BindRX gives the buffer's pages to receive queues: from then on payload that is steered to
-	// these queues lands in the buffer. Errors: EINVAL (no queue, or a queue that cannot be bound),
-	// ERANGE (queue 0), EEXIST (queue already bound), EBUSY (the buffer overlaps one that is bound
-	// for receive; Linux allows it and corrupts data), EBADF (buffer closed), ENOSPC (too few pages
-	// to fill the queues; Linux binds and stalls). A call that fails binds no queue.
+	// BindRX gives the buffer's pages to receive queues: payload that is steered to these queues lands there.
+	// Errors: EINVAL (no queue, or one that cannot be bound), ERANGE (queue 0), EEXIST (queue already bound),
+	// EBUSY (overlap with another receive binding, which Linux allows), EBADF (buffer closed), ENOSPC (too few
+	// pages for the queues, which Linux allows). A call that fails binds no queue.
 	BindRX(b Buffer, queues ...int) (Binding, error)
 
-	// BindTX makes the buffer a source for SendDevmem. Errors: EBADF, EINVAL, EOPNOTSUPP.
+	// BindTX makes the buffer a source of data for SendDevmem.
 	BindTX(b Buffer) (Binding, error)
 
-	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL (no
-	// such queue, nothing to match), ENOSPC (rule table full), EEXIST.
+	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL, ENOSPC (rule table
+	// full), EEXIST.
 	AddFlow(f Flow) (FlowID, error)
 	DelFlow(id FlowID) error // ENOENT
 
 	// SetRSS spreads packets that match no rule over the first n queues (ethtool -X equal n).
-	// Queues from n on receive only packets that a rule steers to them.
 	SetRSS(n int) error
 
-	// Listen listens on a local address; the unspecified Addr of a family means all its addresses,
-	// and port 0 any port.
+	// Listen listens on a local address; an unspecified Addr means all addresses of its family, and port 0 any
+	// port.
 	Listen(local netip.AddrPort) (Listener, error)
 
-	// Dial connects. If the local address or port is zero, the stack chooses it.
+	// Dial connects. If local has no address or no port, the stack chooses it.
 	Dial(ctx context.Context, local, remote netip.AddrPort) (Conn, error)
 
-	// Stats returns a snapshot.
 	Stats() Stats
 
-	// Close aborts every connection, closes every binding and listener, and returns when all
-	// goroutines of the device have ended.
+	// Close aborts connections, closes bindings and listeners, and waits for the device's goroutines.
 	Close() error
 }
 
-// Buffer is registered device memory. It may be bound several times; Close returns EBUSY until all its
-// bindings are done.
+// Buffer is registered device memory. It may be bound several times; Close returns EBUSY until its bindings are
+// done.
 type Buffer interface {
 	GPU() int
-	Offset() uint64 // in the GPU's memory
+	Offset() uint64 // in the GPU
 	Size() uint64
 	Close() error // idempotent
 }
 
-// Binding is a buffer bound for receive or transmit. Close takes effect at once for new packets and
-// sends (receive queues return to host memory). The memory itself stays in use while tokens are
-// held or sends are not complete; see [Binding.Done].
+// Binding is a buffer bound for receive or transmit. Close takes effect at once for new packets and sends.
 type Binding interface {
-	ID() uint32 // never 0; in Frag.Binding, and the first argument of SendDevmem
+	ID() uint32 // never 0
 	Close() error
-	// Done is closed when the binding is closed and neither the device nor a connection uses its
-	// memory any more.
+	// Done is closed when the binding is closed and its memory is no longer in use.
 	Done() <-chan struct{}
 }
 
 // FlowID names a flow rule; 0 names none.
 type FlowID uint32
 
-// Flow is a rule: packets that match Src and Dst go to Queue. A zero address or port matches any,
-// but one address is needed, because a rule applies to one IP version.
+// Flow is a rule: packets that match Src and Dst go to Queue. A zero address or port matches any, but one
+// address is needed.
 type Flow struct {
-	Src, Dst netip.AddrPort // as in received packets: Dst is the local address
+	Src, Dst netip.AddrPort // as in received packets: Dst is local
 	Queue    int
 }
 
-// Listener accepts connections; each is a [Conn].
+// Listener accepts connections.
 type Listener interface {
 	net.Listener
 	AcceptConn() (Conn, error)
 }
 
-// Kind is the kind of memory that holds a fragment's bytes.
+// Kind is the kind of a fragment's memory.
 type Kind uint8
 
-// Kinds of fragments.
 const (
 	Dmabuf Kind = iota // in device memory, at Off; Token must be returned (SCM_DEVMEM_DMABUF)
 	Linear             // copied to the linear buffer, after earlier Linear frags (SCM_DEVMEM_LINEAR)
@@ -137,82 +122,71 @@ type Range struct{ Off, Len uint64 }
 type RecvFlags uint8
 
 const (
-	// Peek leaves the data in the stream (MSG_PEEK). Each peek issues new tokens, which
-	// must all be returned.
+	// Peek leaves the data in the stream (MSG_PEEK). Each peek issues new tokens, which must all be returned.
 	Peek RecvFlags = 1 << iota
-	// Trunc discards up to len(linear) bytes, also in device memory, unless Peek is set too: RecvDevmem
-	// returns only their number n, and no frags (MSG_TRUNC).
+	// Trunc discards up to len(linear) bytes, unless Peek is set too: RecvDevmem returns only their number n
+	// (MSG_TRUNC).
 	Trunc
 	// DontWait returns EAGAIN instead of waiting (MSG_DONTWAIT).
 	DontWait
 )
 
-// Conn is a TCP connection with device memory on either or both sides. Several goroutines may call
-// its methods: one may receive while another sends and a third reads completions.
+// Conn is a TCP connection with device memory on either or both sides. One goroutine may receive while another
+// sends and a third reads completions.
 //
-// Errors of the network stack wrap an errno: errors.Is(err, syscall.EFAULT). Errors after a deadline
-// wrap os.ErrDeadlineExceeded, and errors after Close net.ErrClosed.
+// Errors of the network stack wrap an errno; after a deadline os.ErrDeadlineExceeded, and after Close
+// net.ErrClosed.
 type Conn interface {
-	// Read reads data in host memory. If the next byte of the stream is in device memory, Read
-	// returns EFAULT and the stream is unchanged: RecvDevmem receives it. Read never reads past
-	// such a byte.
+	// Read reads data in host memory. If the next byte of the stream is in device memory, it returns EFAULT, and
+	// RecvDevmem receives the byte.
 	//
-	// Write sends host memory, which it copies. Close releases the connection and every token that
-	// it issued (Linux keeps tokens until the socket is destroyed); as after close(2) of a socket,
-	// unacknowledged data is normally still sent.
+	// Close releases the connection and its tokens (Linux keeps tokens until the socket is destroyed); as after
+	// close(2), unacknowledged data is normally still sent.
 	net.Conn
 
-	// CloseWrite sends FIN; the peer's data can still be received.
+	// CloseWrite sends FIN.
 	CloseWrite() error
 
-	// SetLinger is as in net.TCPConn: with 0, Close resets the connection and drops unacknowledged
-	// data.
+	// SetLinger is as in net.TCPConn: with 0, Close resets the connection.
 	SetLinger(sec int) error
 
-	// RecvDevmem receives up to len(linear) bytes, of both kinds together. It is
-	// recvmsg(MSG_SOCK_DEVMEM), where len(linear) is the length of the iov, and len(frags) the room
-	// for control messages. n is the number of all bytes, nfrags of filled frags, nlinear of bytes
-	// copied to linear.
+	// RecvDevmem receives up to len(linear) bytes, of both kinds together. It is recvmsg(MSG_SOCK_DEVMEM):
+	// len(linear) is the length of the iov, and len(frags) the room for control messages. n counts all received
+	// bytes, nlinear the ones copied to linear.
 	//
-	// A call without Trunc never mixes data of readable packets (nfrags is 0, n == nlinear: the
-	// packets came through no bound queue) with data of unreadable packets; it returns early at the
-	// change, or when frags is full. Each run of bytes of an unreadable packet that is in host memory
-	// is a Linear frag. A Dmabuf frag longer than the remaining room is cut: the next call continues
-	// in the same page with another token.
+	// A call without Trunc never mixes data of readable packets (nfrags is 0, n == nlinear: the packets came
+	// through no bound queue) with data of unreadable packets. Bytes of an unreadable packet that are in host
+	// memory are a Linear frag. A Dmabuf frag longer than the remaining room is cut: the next call continues in
+	// the same page with another token.
 	//
-	// Errors: ErrTooSmall (no frag fits, nothing is consumed), io.EOF, EAGAIN (DontWait),
-	// ECONNRESET and the like.
+	// Among the errors are ErrTooSmall (no frag fits, nothing is consumed), io.EOF, EAGAIN (DontWait) and
+	// ECONNRESET.
 	RecvDevmem(frags []Frag, linear []byte, flags RecvFlags) (n, nfrags, nlinear int, err error)
 
-	// DontNeed returns tokens, and reports how many frags it freed. It skips unknown tokens, but
-	// they count towards the limit of MaxFrags tokens per call; tokens beyond the limit are ignored
-	// without an error. EINVAL: ranges is empty or longer than MaxTokenRanges.
+	// DontNeed returns tokens, and reports how many frags it freed. It ignores unknown tokens, and tokens beyond
+	// the first MaxFrags of a call. EINVAL: ranges is empty or longer than MaxTokenRanges.
 	DontNeed(ranges []TokenRange) (freed int, err error)
 
-	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room (until the write
-	// deadline) and returns how many bytes it queued. Each call that queued at least one byte gets
-	// the next number, from 0, for ReadCompletion. Errors: EINVAL (binding unknown, closed or not
-	// for transmit, id 0, no ranges or a range of length 0), EFAULT (the first range is outside the
-	// buffer; if a later range is, the call sends those before it, without this error), EPIPE,
-	// ECONNRESET. In package kernel ENODEV means that the connection's route does not use the
-	// binding's interface; after that interface was down, this lasts until the socket sends something
-	// else. While the interface is down, EHOSTUNREACH is possible too.
+	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room and returns how many bytes it
+	// queued. Each call that queued at least one byte gets the next number, from 0, for ReadCompletion. Errors:
+	// EINVAL (binding unknown, closed or not for transmit, id 0, no ranges, or a range of length 0), EFAULT (the
+	// first range is outside the buffer; if a later range is, SendDevmem sends the ranges before it without this
+	// error), EPIPE, ECONNRESET. In package kernel ENODEV means that the connection's route does not use the
+	// binding's interface.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
-	// ReadCompletion waits until the peer has acknowledged sends and the device no longer uses
-	// their memory. It returns their numbers lo to hi, both included, with adjacent ranges merged.
-	// The zero deadline waits for ever, a past deadline does not wait (os.ErrDeadlineExceeded).
-	// When the connection has failed, all outstanding sends complete; after that the error is
-	// returned.
+	// ReadCompletion waits until the peer has acknowledged sends and the device no longer uses their memory. It
+	// returns their numbers lo to hi, both included. The zero deadline waits for ever, a past deadline does not
+	// wait (os.ErrDeadlineExceeded). When the connection has failed, outstanding sends complete before the error
+	// is returned.
 	ReadCompletion(deadline time.Time) (lo, hi uint32, err error)
 
-	// SetStallLimit makes calls that wait for this connection fail with a *StallError once the
-	// connection has made no progress for d: no byte received and none acknowledged. 0 (the default)
-	// is no limit. Set a limit only while data is pending. While a limit is set, the stack may probe
-	// an idle peer (TCP keepalive), so that the error can name a peer that is gone.
+	// SetStallLimit makes calls that wait for this connection fail with a *StallError after d without a byte
+	// received or acknowledged. 0 (the default) is no limit. Set a limit only while data is pending. The stack may
+	// then probe an idle peer (TCP keepalive).
 	SetStallLimit(d time.Duration)
 
-	// State describes the connection's TCP state in one line for people.
+	// State describes the TCP state in one line for people.
 	State() string
 }
 
@@ -221,31 +195,30 @@ type Stats struct {
 	Queues   []QueueStats
 	Bindings []BindingStats
 
-	RxDevmemBytes, RxLinearBytes uint64 // returned to users by RecvDevmem, by kind; Read counts as linear
-	TxDevmemBytes, TxLinearBytes uint64 // accepted from users by SendDevmem and Write
+	RxDevmemBytes, RxLinearBytes uint64 // returned by RecvDevmem, by kind; Read counts as linear
+	TxDevmemBytes, TxLinearBytes uint64 // accepted by SendDevmem and Write
 	RxSegments, TxSegments       uint64
 	Retransmits                  uint64
-	RxFrameDrops, TxFrameDrops   uint64 // frames dropped by the stack, such as malformed ones
-	RxRefused                    uint64 // out-of-order segments dropped because a binding had few pages left
-	NICDrops                     uint64 // packets that the NIC dropped for this port, mostly for lack of a buffer
+	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones
+	RxRefused                    uint64 // out-of-order segments dropped for lack of pages
+	NICDrops                     uint64 // dropped by the NIC for this port, or interface
 }
 
-// QueueStats is the state of one receive queue.
+// QueueStats is the state of a receive queue.
 type QueueStats struct {
 	Queue   int
 	Binding uint32 // 0: host memory
 }
 
-// BindingStats counts the pages of one binding. A page of a receive binding is in exactly one of
-// four states.
+// BindingStats counts a binding's pages. A page of a receive binding is in one of four states.
 type BindingStats struct {
 	ID     uint32
 	TX     bool
 	Closed bool
 	Pages  int
-	Free   int // pages that may be posted to a queue
-	Posted int // pages that the device may write to
-	Queued int // pages with data that no user has received yet
-	Held   int // pages with a token that a user holds
-	Sends  int // TX: calls of SendDevmem that are not complete
+	Free   int // to post to a queue
+	Posted int // for the device to write to
+	Queued int // with data that no user has received yet
+	Held   int // with a token that a user holds
+	Sends  int // TX: incomplete calls of SendDevmem
 }

@@ -7,18 +7,16 @@ import (
 	"time"
 )
 
-// ErrTooSmall is the kernel's internal errno 525, ETOOSMALL, which recvmsg returns when no control
-// message fits.
+// ErrTooSmall is the kernel's errno 525, ETOOSMALL: no control message fits.
 const ErrTooSmall = syscall.Errno(525)
 
-// StallError is the error of a connection that made no progress for the time set by SetStallLimit.
+// StallError is the error of a connection without progress for the time of SetStallLimit.
 type StallError struct {
 	Op   string
 	Idle time.Duration
-	// Diagnosis names the likely mistake, for people: tokens that were not returned, a missing
-	// rule, a peer that is gone. "" if none was found.
+	// Diagnosis names a likely mistake, for people; it may be empty.
 	Diagnosis string
-	State     string // Conn.State of the connection, at the error
+	State     string // Conn.State at the error
 }
 
 func (e *StallError) Error() string {
@@ -28,14 +26,13 @@ func (e *StallError) Error() string {
 	return fmt.Sprintf("%s: no progress for %v: %s", e.Op, e.Idle, e.State)
 }
 
-// Timeout makes a StallError a net.Error.
+// Timeout returns true.
 func (e *StallError) Timeout() bool { return true }
 
-// Temporary returns false: the caller should close the connection.
+// Temporary returns false.
 func (e *StallError) Temporary() bool { return false }
 
-// Accept calls l.AcceptConn. If ctx ends first, it closes l, and returns an error which explains that
-// no peer has connected.
+// Accept calls l.AcceptConn. If ctx ends first, it closes l, and returns ctx's cause.
 func Accept(ctx context.Context, l Listener) (Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -47,9 +44,8 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 	return c, err
 }
 
-// Diagnose explains why the payload of a connection arrives in host memory although its user wants it
-// in device memory, such as no flow rule, or a rule to a queue without a binding. It is for programs
-// that received bytes without frags from RecvDevmem. It returns "" if c finds no reason.
+// Diagnose explains why payload of c arrives in host memory, such as for lack of a flow rule. It returns "" if
+// c finds no reason.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

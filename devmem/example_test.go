@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the data
-// as text. It reads the bytes in place: mem is GPU 0's memory as the CPU sees it.
+// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the data as text.
+// mem is GPU 0's memory as the CPU sees it.
 func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error) {
 	buf, err := dev.Register(0, 0, 1<<20) // 1 MiB from the GPU's start
 	if err != nil {
@@ -77,7 +77,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetStallLimit(time.Minute) // then a peer that takes no data causes an error with a diagnosis
+	conn.SetStallLimit(time.Minute) // a stalled peer causes an error with a diagnosis
 	if _, err := conn.SendDevmem(binding.ID(), []devmem.Range{{Off: off, Len: size}}); err != nil {
 		return err
 	}

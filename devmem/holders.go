@@ -2,8 +2,7 @@ package devmem
 
 import "net/netip"
 
-// Holder is a connection that holds tokens of a binding: its user has received pages, and has not
-// returned them by [Conn.DontNeed].
+// Holder is a connection that holds tokens of a binding.
 type Holder struct {
 	Binding uint32         `json:"binding"`
 	Local   netip.AddrPort `json:"local"`
@@ -11,8 +10,7 @@ type Holder struct {
 	Tokens  int            `json:"tokens"`
 }
 
-// Holders lists the connections that hold tokens of a device's bindings, in any order; known is
-// false if the implementation has no such list.
+// Holders lists a device's connections with tokens; known is false if the implementation has no such list.
 func Holders(d Device) (list []Holder, known bool) {
 	h, known := d.(interface{ Holders() []Holder })
 	if known {

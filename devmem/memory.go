@@ -7,58 +7,48 @@ import (
 	"syscall"
 )
 
-// Memory has the operations on device memory that its owner performs for a program: read a few bytes,
-// such as protocol headers, which are in device memory with all data of a steered connection; put the
-// fragments of a message together; and add numbers. On hardware these are cudaMemcpy or GDRCopy, a
-// copy kernel, and a reduction kernel.
+// Memory performs operations on device memory for a program that cannot, or should not, access the bytes
+// itself: to read a few bytes, such as headers, to put fragments of a message together, and to add numbers.
 //
-// All offsets are from the start of the buffer, which any [Device] over the same memory may have
-// registered. Operations on two buffers need both on one GPU (EXDEV). A method returns when it no
-// longer accesses the memory, also if ctx ends; then the error wraps the cause of ctx. Several
-// goroutines may call methods; concurrent operations on overlapping memory have any order. An
-// operation sees the data that a [Conn] has received before, and a later SendDevmem sends the bytes
-// that the operation has written.
+// Offsets are from the start of the buffer; any [Device] over the same memory may have registered it.
+// Operations on two buffers need both on one GPU (EXDEV). A method returns when it no longer accesses the
+// memory, with ctx's cause if ctx has ended. Several goroutines may call methods; concurrent operations on the
+// same memory have any order. An operation sees the data that a [Conn] has received before, and a later
+// SendDevmem the result.
 //
-// Errors: EFAULT (a range is outside the buffer: the operation accesses nothing outside, but may have
-// accessed bytes before; also a closed buffer, if the owner detects it), EXDEV, and the errors named
-// at each method.
+// EFAULT means that a range is outside the buffer: the operation accesses nothing there, but may have accessed
+// bytes inside.
 type Memory interface {
-	// Look copies ranges of a buffer to dst, one after another. It is for bytes that a CPU must
-	// see; Stats counts these bytes. EINVAL: dst is not as long as all ranges together.
+	// Look copies ranges of a buffer to dst, one after another. EINVAL: dst is not as long as all ranges together.
 	Look(ctx context.Context, dst []byte, b Buffer, ranges ...Range) error
 
-	// LookEach copies the pieces of s to dst, one after another, in one operation: such as the
-	// headers of messages of equal length. EINVAL as for Look.
+	// LookEach is Look for the pieces of s.
 	LookEach(ctx context.Context, dst []byte, b Buffer, s Strided) error
 
-	// Put copies src to the buffer from offset off on, for bytes that arrived in host memory
-	// (Linear). Get copies in the other direction, for a baseline that sends payload through the
-	// host. Stats counts the bytes of both, but not in Looked.
+	// Put copies src, which arrived in host memory, to the buffer from offset off on. Get copies in the other
+	// direction.
 	Put(ctx context.Context, b Buffer, off uint64, src []byte) error
 	Get(ctx context.Context, dst []byte, b Buffer, off uint64) error
 
-	// Gather copies moves from one buffer to another, or within one, in their order. If source and
-	// destination of a move overlap, the copied bytes are unspecified.
+	// Gather copies moves in their order. If source and destination of a move overlap, the copied bytes are
+	// unspecified.
 	Gather(ctx context.Context, dst, src Buffer, moves []Move) error
 
-	// Reduce adds: dst[i] += src[i] for n elements of type t, from dstOff and srcOff on. EINVAL: an
-	// offset is not a multiple of the type's size, or the type is unknown. The two ranges may be the
-	// same; if they overlap otherwise, the sums are unspecified.
+	// Reduce adds: dst[i] += src[i] for n elements of type t, from dstOff and srcOff on. EINVAL: an offset is not
+	// a multiple of the type's size, or the type is unknown. The two ranges may be the same; if they overlap
+	// otherwise, the sums are unspecified.
 	Reduce(ctx context.Context, t Type, dst Buffer, dstOff uint64, src Buffer, srcOff uint64, n uint64) error
 
-	// Stats returns a snapshot of the counters.
 	Stats() MemoryStats
 }
 
-// Strided is Count pieces of Len bytes: the first at Off, each Stride after the start of the one
-// before.
+// Strided is Count pieces of Len bytes: the first at Off, their starts Stride apart.
 type Strided struct {
 	Off, Stride uint64
 	Len, Count  int
 }
 
-// Check returns an error if the pieces do not exactly fill n bytes (EINVAL), or exceed the address
-// space (EFAULT).
+// Check returns EINVAL if the pieces do not exactly fill n bytes, and EFAULT if they exceed the address space.
 func (s Strided) Check(n int) error {
 	if s.Len < 0 || s.Count < 0 || s.Len > 0 && s.Count > n/s.Len || s.Len*s.Count != n {
 		return fmt.Errorf("%d pieces of %d bytes with room for %d: %w", s.Count, s.Len, n, syscall.EINVAL)
@@ -90,18 +80,17 @@ func CheckRanges(n int, ranges []Range) error {
 	return nil
 }
 
-// Move is a piece to copy, of Len bytes.
+// Move is a piece of Len bytes to copy.
 type Move struct{ Src, Dst, Len uint64 }
 
-// Type is the type of elements that Reduce adds.
+// Type is the type of elements.
 type Type uint8
 
-// Types of elements. Integers wrap around; floating-point sums are rounded to the nearest, ties to
-// even, for each element. A NaN stays a NaN.
+// Types of elements. Integers wrap around; each floating-point sum is rounded to nearest, ties to even.
 const (
 	Int32    Type = 1 // two's complement, little endian
 	Float32  Type = 2 // IEEE 754 binary32, little endian
-	BFloat16 Type = 3 // the upper half of a Float32, little endian; added as Float32
+	BFloat16 Type = 3 // the upper half of a Float32; added as Float32
 )
 
 // Size returns the size of an element in bytes; 0 for an unknown type.
@@ -115,8 +104,7 @@ func (t Type) Size() uint64 {
 	return 0
 }
 
-// Check returns an error for n elements at two offsets: EINVAL if type or offsets are invalid,
-// EFAULT for too many elements.
+// Check returns EINVAL if type or offsets are invalid, and EFAULT for too many elements.
 func (t Type) Check(dst, src, n uint64) error {
 	size := t.Size()
 	switch {
@@ -143,10 +131,10 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// MemoryStats counts bytes since the Memory was made.
+// MemoryStats counts bytes.
 type MemoryStats struct {
 	Looked   uint64 // by Look and LookEach
 	Put, Got uint64
 	Gathered uint64
-	Reduced  uint64 // bytes of dst to which Reduce has added
+	Reduced  uint64 // bytes of dst
 }

@@ -10,25 +10,22 @@ import (
 // senderCall is the most bytes that Send copies through host memory at a time.
 const senderCall = 256 << 10
 
-// Sender is the sending side of a connection: it sends whole messages, and waits until their memory
-// may change. Its user sends the messages' headers, which are in host memory, by [Conn.Write] in
-// between. One goroutine uses a Sender, and only the Sender calls ReadCompletion.
+// Sender sends messages on a connection, and waits until their memory may change. Its user may call
+// [Conn.Write] in between. One goroutine uses a Sender, and only the Sender calls ReadCompletion.
 type Sender struct {
 	c    Conn
 	m    Memory
 	host []byte
 
-	sent, completed uint32 // number of calls of SendDevmem that queued bytes, modulo 2^32; of these, how many are complete
+	sent, completed uint32 // how many calls of SendDevmem queued bytes, modulo 2^32, and how many of these are complete
 }
 
-// NewSender returns a Sender for a connection, which the caller still owns. The Sender uses m only to
-// send through host memory.
+// NewSender returns a Sender; m is used only to send through host memory.
 func NewSender(c Conn, m Memory) *Sender { return &Sender{c: c, m: m} }
 
-// Send sends all of [off, off+n) of a buffer: from device memory by tx, the buffer's transmit
-// binding, or if tx is nil through host memory, as a baseline (Memory.Get, Conn.Write). It may return
-// before the peer has received anything: see Wait. EFAULT: the range is outside the buffer, and Send
-// sends nothing. After an error of SendDevmem, Write or Memory it may have sent a part.
+// Send sends [off, off+n) of a buffer: by tx, the buffer's transmit binding, or if tx is nil through host
+// memory. EFAULT: the range is outside the buffer, and Send sends nothing. After other errors it may have sent
+// a part.
 func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("send: [%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -51,7 +48,6 @@ func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) 
 	return nil
 }
 
-// copied sends up to senderCall bytes through host memory, and returns how many.
 func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, error) {
 	if s.host == nil {
 		s.host = make([]byte, senderCall)
@@ -63,8 +59,7 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the peer has acknowledged all that Send has sent from device memory; then the
-// memory may change. Wait returns the errors of ReadCompletion.
+// Wait waits until the memory that Send has sent from may change.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

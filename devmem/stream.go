@@ -9,74 +9,62 @@ import (
 )
 
 const (
-	// MaxFill is the largest number of bytes that [Stream.Fill] waits for: enough for the header of
-	// any message.
+	// MaxFill bounds [Stream.Fill].
 	MaxFill = 64 << 10
 
-	streamCall = 256 << 10 // bytes of one call of RecvDevmem, at most
+	streamCall = 256 << 10 // most bytes that a call of RecvDevmem receives
 )
 
-// Stream is the receiving side of a connection, which its user reads message by message: a Stream
-// reads the few bytes of a protocol's headers in place, gathers the rest to its destination, and
-// returns tokens. Its user need not know how the stream is cut into fragments, whether a header
-// crosses two of them, or whether bytes arrived in device memory at all: for a connection that no
-// rule steers, the Stream copies from host memory.
+// Stream is the receiving side of a connection: it reads the few bytes of a protocol's headers in place,
+// gathers the rest to its destination, and returns tokens. Data that arrives in host memory it copies.
 //
-// Data in device memory that the Stream has received, and its user has not taken, holds pages of the
-// binding. For such data Take and Skip record moves and tokens; Flush makes the moves, in one call of
-// [Memory.Gather], and returns the tokens. Before the Stream waits for bytes, it calls Flush, so that
-// no sender waits for pages whose data was taken.
+// Data that the user has not taken holds pages of the binding. Take and Skip record moves and tokens; Flush
+// makes the moves and returns the tokens. Before the Stream waits for bytes, it calls Flush.
 //
-// One goroutine uses a Stream. The methods pass their contexts only to Memory: to end the wait for
-// bytes, close the connection or set its read deadline. After an error of the connection or of
-// Memory the Stream cannot be used any more.
-//
-// Cost: descriptions of 1024 fragments, one or more buffers of 256 KiB for bytes in host memory, and
-// the pages that the Stream holds.
+// One goroutine uses a Stream. To end the wait for bytes, close the connection or set its read deadline:
+// contexts are only for Memory. After an error of the connection or of Memory the Stream cannot be used any
+// more.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // buffer for bytes that arrive in host memory; nil: none yet, or lent has it
-	lent   []byte // the same buffer while pieces may be in it
+	linear []byte // for bytes that arrive in host memory; nil: not allocated, or lent
+	lent   []byte // the slice linear that contains pieces
 
-	pieces []piece // pieces[first:] are not taken yet
+	pieces []piece // pieces[first:] are received and not taken
 	first  int
-	n      uint64 // bytes in pieces[first:]
+	n      uint64 // bytes in pieces
 
-	to     Buffer // destination of moves
+	to     Buffer // destination of the moves
 	moves  []Move
-	tokens Tokens // Flush returns these after the moves
+	tokens Tokens // to be returned after the moves
 
 	host uint64
 }
 
-// piece is a received piece of the stream.
 type piece struct {
-	host  []byte // in host memory, if not nil; otherwise in the pool
+	host  []byte // nil: the piece is in the pool
 	off   uint64 // in the pool
 	n     uint64
 	token uint32
 }
 
-// NewStream returns a Stream for a connection, which the caller still owns. pool is the buffer that
-// is bound to the queue to which a rule steers the connection; nil: no rule steers it.
+// NewStream returns a Stream. pool is the buffer to which a rule steers the connection; nil: there is none.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
 
-// Len returns how many bytes are received and not taken.
+// Len returns how many received bytes are not taken.
 func (s *Stream) Len() uint64 { return s.n }
 
-// HostBytes returns how many bytes arrived in host memory since the Stream was made.
+// HostBytes returns how many bytes arrived in host memory.
 func (s *Stream) HostBytes() uint64 { return s.host }
 
-// Fill waits until at least n bytes are received and not taken. Errors: EMSGSIZE (n is above
-// MaxFill); io.EOF if the stream has ended and no byte is left, io.ErrUnexpectedEOF if fewer than n
-// are left; errors of [Conn.RecvDevmem] and of Memory; EPROTO (lengths of fragments that do not add
-// up).
+// Fill waits until at least n received bytes are not taken. Among its errors are EMSGSIZE (n is above MaxFill),
+// io.EOF if no byte is left, io.ErrUnexpectedEOF if fewer than n are left, and EPROTO (lengths of fragments
+// that do not add up).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -92,9 +80,8 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 	return nil
 }
 
-// receive appends the data of one call of RecvDevmem.
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first > 0 && s.first >= len(s.pieces)/2 { // keeps pieces from growing while half a header is always left
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // or pieces would grow if it is never empty
 		n := copy(s.pieces, s.pieces[s.first:])
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
@@ -151,7 +138,7 @@ func (s *Stream) add(p piece) {
 	s.n += p.n
 }
 
-// check returns an error unless n bytes from offset pos on are received and not taken.
+// check returns EINVAL if fewer than pos+n received bytes are not taken.
 func (s *Stream) check(what string, pos, n uint64) error {
 	if pos > s.n || n > s.n-pos {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d that were received: %w", what, pos, n, s.n, syscall.EINVAL)
@@ -159,14 +146,13 @@ func (s *Stream) check(what string, pos, n uint64) error {
 	return nil
 }
 
-// Look copies bytes that are received and not taken to dst, from offset pos on, and takes none.
-// EINVAL: there are fewer.
+// Look copies to dst received bytes that are not taken, from offset pos on, without taking them. EINVAL: fewer
+// were received.
 func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
 
-// LookEach is Look for several pieces, such as the headers of messages of equal length. It calls
-// [Memory.Look] at most once, for the pieces in device memory.
+// LookEach is Look for several pieces. It calls [Memory.Look] at most once.
 func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if err := each.Check(len(dst)); err != nil {
 		return fmt.Errorf("look: %w", err)
@@ -180,8 +166,8 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return err
 	}
 	var ranges []Range
-	var parts [][]byte // of dst, one for each range
-	sum := uint64(0)   // of their lengths
+	var parts [][]byte // where each range goes in dst
+	sum := uint64(0)   // length of all parts
 	i, start := s.first, uint64(0)
 	for k := range each.Count {
 		pos := each.Off + each.Stride*uint64(k)
@@ -210,7 +196,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return nil
 	}
 	seen := dst
-	if sum < uint64(len(dst)) { // some of it arrived in host memory
+	if sum < uint64(len(dst)) { // some bytes are in host memory
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
@@ -224,8 +210,8 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned.
-// Errors: EINVAL (fewer were received), EFAULT (outside dst), errors of Memory and of Flush.
+// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned. Among its
+// errors are EINVAL (fewer were received) and EFAULT (outside dst).
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
 		return err
@@ -262,7 +248,7 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take takes n received bytes, and calls f with each piece and how many of the piece's bytes it takes.
+// take removes the next n bytes: it calls f for each piece, with the number of its bytes.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -288,8 +274,8 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst.
-// It returns the errors of Fill, Take and Flush; io.ErrUnexpectedEOF if the stream ends earlier.
+// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst. It
+// returns io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
 		if err := s.Fill(ctx, 1); err != nil {
@@ -302,7 +288,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 		if err := s.Take(ctx, dst, off, k); err != nil {
 			return err
 		}
-		if s.tokens.Len() >= MaxFrags { // the pool may be small
+		if s.tokens.Len() >= MaxFrags { // a small pool may have no free page left
 			if err := s.Flush(ctx); err != nil {
 				return err
 			}
@@ -312,8 +298,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush copies the taken data to its destination, and gives its tokens back. It returns the errors of
-// Memory and [Tokens.GiveBack].
+// Flush copies the taken data to its destination, and returns its tokens.
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {
 		moves := s.moves

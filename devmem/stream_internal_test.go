@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// halves is a connection on which each RecvDevmem ends in the middle of a message of two bytes.
+// halves is a connection that receives one byte, and then always two bytes.
 type halves struct {
 	Conn
 	begun bool
@@ -18,7 +18,7 @@ func (c *halves) RecvDevmem(_ []Frag, linear []byte, _ RecvFlags) (n, nfrags, nl
 	return n, 0, n, nil
 }
 
-// A Stream that always has a part of a message left does not grow.
+// A Stream does not grow if it always has a byte left.
 func TestStreamThatIsNeverEmpty(t *testing.T) {
 	s := NewStream(&halves{}, nil, nil)
 	if err := s.Fill(t.Context(), 1); err != nil {

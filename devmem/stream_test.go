@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script is a connection whose stream is cut into random pieces: in pages of a pool, or in host
-// memory.
+// script is a connection that receives a stream in random pieces, in a pool or in host memory.
 type script struct {
 	devmem.Conn
 	t      *testing.T
@@ -23,9 +22,9 @@ type script struct {
 	pool   []byte
 	rest   []byte
 	device func() bool // whether the next call returns device memory
-	mixed  bool        // linear fragments between fragments in device memory
+	mixed  bool        // some fragments are linear ones
 	most   int         // most bytes of a fragment
-	free   []uint64    // pages
+	free   []uint64    // numbers of free pages
 	held   map[uint32]uint64
 	last   uint32
 	waited int
@@ -87,7 +86,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 				continue
 			}
 			delete(c.held, r.Start+i)
-			for k := range uint64(devmem.PageSize) { // the NIC may write to it at once
+			for k := range uint64(devmem.PageSize) { // as a NIC that writes to the page at once
 				c.pool[page*devmem.PageSize+k] = 0xee
 			}
 			c.free = append(c.free, page)
@@ -97,7 +96,7 @@ func (c *script) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// headLen is the length of a message's header, which begins with the length of the message's body.
+// headLen is the length of a header.
 const headLen = 8
 
 func message(rnd *rand.Rand, most int) []byte {
@@ -176,7 +175,6 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// LookEach reads headers at a fixed distance, wherever they are.
 func TestStreamLooksAtEachHead(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	g := testkit.Must(plain.NewGPU(256 * devmem.PageSize))(t)
@@ -223,7 +221,7 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	testkit.ErrorIs(t, s.Receive(ctx, pool, 0, 11), io.ErrUnexpectedEOF)
 }
 
-// crooked is a connection that receives one fragment frag and reports n bytes.
+// crooked receives one fragment, and says that it has n bytes.
 type crooked struct {
 	devmem.Conn
 	frag devmem.Frag
@@ -247,7 +245,6 @@ func TestFragmentsThatDoNotAddUp(t *testing.T) {
 	testkit.ErrorIs(t, devmem.NewStream(c, nil, nil).Fill(t.Context(), 1), syscall.EPROTO)
 }
 
-// buffer is a devmem.Buffer of this many bytes.
 type buffer uint64
 
 func (b buffer) GPU() int       { return 0 }
@@ -255,8 +252,7 @@ func (b buffer) Offset() uint64 { return 0 }
 func (b buffer) Size() uint64   { return uint64(b) }
 func (b buffer) Close() error   { return nil }
 
-// sink is a connection that accepts at most 1000 bytes in a SendDevmem. If fail is set, the third
-// SendDevmem returns it.
+// sink accepts at most 1000 bytes at a time.
 type sink struct {
 	devmem.Conn
 	took    []devmem.Range
@@ -280,7 +276,7 @@ type binding struct{ devmem.Binding }
 
 func (binding) ID() uint32 { return 4 }
 
-// zeros is memory whose Get leaves its destination unchanged.
+// zeros is a Memory whose Get does nothing.
 type zeros struct{ devmem.Memory }
 
 func (zeros) Get(context.Context, []byte, devmem.Buffer, uint64) error { return nil }

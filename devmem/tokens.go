@@ -6,8 +6,7 @@ import (
 	"syscall"
 )
 
-// Tokens collects tokens that are no longer needed, successive numbers as one range, to return them
-// in few calls of [Conn.DontNeed]. The zero Tokens is empty and ready for use; one goroutine at a
+// Tokens collects tokens for few calls of [Conn.DontNeed]. The zero Tokens is ready for use; one goroutine at a
 // time uses it.
 type Tokens struct {
 	ranges []TokenRange
@@ -32,8 +31,7 @@ func (t *Tokens) Len() int { return t.n }
 // Reset removes all tokens.
 func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
 
-// Calls yields the arguments of successive calls of DontNeed: at most MaxTokenRanges ranges, with
-// at most MaxFrags tokens in all. The slices are parts of t, and valid until t changes.
+// Calls yields the arguments of calls of DontNeed, within its limits. The slices are valid until t changes.
 func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	return func(yield func([]TokenRange) bool) {
 		for rest := t.ranges; len(rest) > 0; {
@@ -50,9 +48,8 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to the connection that issued them, and removes them from t unless
-// DontNeed returns an error. It returns the errors of DontNeed, and EPROTO if the connection had not
-// issued all of the tokens.
+// GiveBack returns the tokens to their connection, and empties t unless DontNeed returns an error. EPROTO: the
+// connection had not issued all of them.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

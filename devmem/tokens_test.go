@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tokenConn is a connection that has issued the tokens in known; its DontNeed keeps the limits of a call.
+// tokenConn is a connection that has issued the tokens in known.
 type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool
@@ -37,7 +37,6 @@ func (c *tokenConn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) 
 	return freed, nil
 }
 
-// All tokens are returned, within the limits of a call, and each only once.
 func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 	for _, c := range []struct {
 		name   string

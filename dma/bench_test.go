@@ -7,12 +7,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// benchPlaces is how many bytes of each of its files a benchmark walks through, so that it measures
-// memory and not the first-level cache.
+// benchPlaces is the number of bytes over which copies are spread, more than the first-level cache has.
 const benchPlaces = 8 << 20
 
-// BenchmarkCopier reports, next to the speed of each way to copy, its ratio to copy() of the same
-// bytes ("x-copy"; 1 is as fast).
+// BenchmarkCopier reports "x-copy", the time relative to copy() of the same bytes.
 func BenchmarkCopier(b *testing.B) {
 	files := NewFiles()
 	s := NewSpace("bench", files)
@@ -112,8 +110,6 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
-// BenchmarkManyRegions adds as many regions as a space holds one by one, and removes them one by
-// one or all at once.
 func BenchmarkManyRegions(b *testing.B) {
 	fd := memfd(b, 1<<20)
 	fill := func(b *testing.B) *Space {

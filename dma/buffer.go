@@ -13,9 +13,8 @@ func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of no GPU (-1).
-// The caller calls it right after Open, before it passes the file to other code. Any other id is a bug
-// of the caller, and panics.
+// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of none (-1). Call it
+// right after Open.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))
@@ -23,12 +22,11 @@ func (f *File) SetGPU(id int) {
 	f.gpu.Store(int32(id))
 }
 
-// GPU returns the id of the GPU whose memory the file is, or -1.
+// GPU returns the id of the file's GPU, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU at least until
-// Unregister. Ranges may overlap and may be registered twice; each Register needs its own
-// Unregister.
+// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU until Unregister. Ranges may
+// overlap; each Register needs its own Unregister.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
 		return fmt.Errorf("%w: register [%#x, +%#x): file %v is no GPU's", ErrBadFile, off, n, f)
@@ -58,7 +56,7 @@ func (f *File) Unregister(off, n uint64) error {
 	return nil
 }
 
-// publish stores the union of the registered ranges for readers. The caller holds mu.
+// publish stores the union of the registered ranges. The caller holds mu.
 func (f *File) publish() {
 	if len(f.registered) == 0 {
 		f.bufs.Store(nil)
@@ -75,8 +73,7 @@ func (f *File) publish() {
 	f.bufs.Store(&union)
 }
 
-// MemKind returns the kind of memory of the byte at off, and how many bytes from there on have that
-// kind; n is 0 at or past the end of the file.
+// MemKind returns the kind of memory at off, and how many bytes from there on have it; n is 0 past the end.
 func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
@@ -90,7 +87,7 @@ func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 		return GPUFile, rest
 	}
 	bufs := *p
-	lo, hi := 0, len(bufs) // binary search for the first extent that ends past off
+	lo, hi := 0, len(bufs) // first extent that ends past off
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); bufs[mid].end <= off {
 			lo = mid + 1

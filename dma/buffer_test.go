@@ -23,8 +23,7 @@ func TestDomainsOfAGPU(t *testing.T) {
 	}
 }
 
-// After ranges were registered and unregistered in any order, MemKind, which reads the ranges without a
-// lock, agrees with a model that counts the registrations of each byte.
+// A model counts the registrations of each byte.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.

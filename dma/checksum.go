@@ -5,14 +5,12 @@ import (
 	"math/bits"
 )
 
-// These functions compute a ones' complement sum (RFC 1071) over little-endian 64-bit words with
-// end-around carry; fold64 converts it to the sum of big-endian 16-bit words: the width of the words
-// does not change the sum, and the other byte order only swaps its bytes.
+// These functions add little-endian 64-bit words with end-around carry. fold64 turns the result into a sum of
+// RFC 1071.
 
 var le = binary.LittleEndian
 
-// sum64 adds b, padded with a zero byte if its length is odd, to acc. It sums in two independent
-// chains of carries: in a single chain each addition would wait for the previous one.
+// sum64 adds b to acc, with a zero byte after an odd last one. Two chains of carries are faster than one.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {
@@ -41,8 +39,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It
-// reads each byte once, so the sum matches the copy even while the owner of src writes to it.
+// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It reads each byte
+// once: the sum is of the bytes in dst even if src changes meanwhile.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]
@@ -92,22 +90,21 @@ func add64(a, b uint64) uint64 {
 	return s + c
 }
 
-// fold64 folds a sum of little-endian words to the 16-bit sum of the same bytes as big-endian words.
+// fold64 folds a sum to 16 bits, big endian.
 func fold64(acc uint64) uint16 {
 	acc = acc>>32 + acc&0xffffffff
 	acc = acc>>32 + acc&0xffffffff
 	return bits.ReverseBytes16(Fold(uint32(acc)))
 }
 
-// Checksum adds the ones' complement sum of b to initial, a sum that Checksum or Fold returned, or
-// 0. An odd last byte is the high half of its word: to add bytes after it, their offset in the data
-// must be even.
+// Checksum adds the ones' complement sum of b to initial, a sum of Checksum or Fold, or 0. An odd last byte is
+// the high half of its word: only bytes at an even offset can be added later.
 func Checksum(b []byte, initial uint32) uint32 {
 	s := uint64(initial) + uint64(fold64(sum64(b, 0)))
 	return uint32(s) + uint32(s>>32)
 }
 
-// Fold folds a sum to 16 bits, without inverting it.
+// Fold folds a sum to 16 bits, not inverted.
 func Fold(sum uint32) uint16 {
 	sum = sum>>16 + sum&0xffff
 	sum = sum>>16 + sum&0xffff

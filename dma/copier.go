@@ -6,12 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it. That goroutine must
-// be inside the spaces of the segments that it passes; for segments outside any space, Go must have
-// started it, or it must have called Guard. The methods that copy allocate only for errors.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it: a goroutine inside the
+// spaces of its segments, or one that Go started or that has called Guard.
 //
-// If a file faults, the method returns that file's *FaultError; Space.Has reports whether a space
-// maps the file. The returned count then includes only completely copied pieces.
+// If a file faults, a method returns its *FaultError, and counts only completely copied pieces.
 type Copier struct {
 	counts atomic.Pointer[Counts] // nil until Counts is called
 }
@@ -19,8 +17,8 @@ type Copier struct {
 // NewCopier returns a Copier.
 func NewCopier() *Copier { return new(Copier) }
 
-// Counts returns the copier's counters, which any goroutine may read at any time. The copier counts
-// only from the first call of Counts on, because counting costs time for every frame.
+// Counts returns the copier's counters, which any goroutine may read. The copier counts from the first call of
+// Counts on.
 func (c *Copier) Counts() *Counts {
 	if counts := c.counts.Load(); counts != nil {
 		return counts
@@ -29,20 +27,18 @@ func (c *Copier) Counts() *Counts {
 	return c.counts.Load()
 }
 
-// counting reports whether the copier counts what it copies.
 func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
-// cursor walks over one private slice, which may be empty, and then over segments, if there are
-// any.
+// cursor walks over a private slice, and then over segments.
 type cursor struct {
-	rest   []byte    // bytes of the current segment that are not used yet
-	segs   []Segment // the segments after the current one
-	region *Region   // region of the current segment; nil: a private slice
-	off    uint64    // offset of rest in region
+	rest   []byte    // what is left of the segment
+	segs   []Segment // the segments after it
+	region *Region   // region of the segment; nil: a private slice
+	off    uint64    // where rest begins in region
 	access Access
 }
 
-// next moves to the next segment until rest is not empty. It returns false at the end.
+// next moves to the next segment if rest is empty. It returns false at the end.
 func (u *cursor) next() (bool, error) {
 	for len(u.rest) == 0 {
 		if len(u.segs) == 0 {
@@ -54,7 +50,7 @@ func (u *cursor) next() (bool, error) {
 			return false, err
 		}
 		u.rest, u.region, u.off = b, s.Region, s.Off
-		u.segs = u.segs[1:] // only in this form escape analysis lets callers keep their slices on the stack
+		u.segs = u.segs[1:] // escape analysis: callers' slices stay on the stack
 	}
 	return true, nil
 }
@@ -64,7 +60,7 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// memKind returns the kind of memory at the cursor, how many bytes of it follow, and the GPU or -1.
+// memKind returns the kind of the memory at the cursor, how many bytes of it follow, and its GPU or -1.
 func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
@@ -76,12 +72,9 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done advances both cursors by n bytes, which the caller has just copied, and counts them if
-// counting has begun. Every write of this package to guest and GPU memory is in copy, CopySum or
-// behind, or goes through View, except writes to rings (Pin).
+// done advances both cursors by n copied bytes, and counts them.
 func (c *Copier) done(dst, src *cursor, n int) {
-	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here, and in behind, which calls
-	// done only while the copier counts.
+	// A log of dirty pages would have to mark dst here, in behind and in View.
 	counts := c.counts.Load()
 	if counts == nil {
 		src.advance(n)
@@ -105,13 +98,12 @@ func (c *Copier) done(dst, src *cursor, n int) {
 	}
 }
 
-// Copy copies src to dst until one of them ends, and returns how many bytes it copied.
+// Copy copies src to dst until one of them ends.
 func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends, and returns how
-// many bytes it copied.
+// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
 	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
 		if n, err, done := c.behind(&dst[0], head, src); done {
@@ -139,15 +131,14 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 
 // move copies the next n bytes of src to dst.
 //
-// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the
-// direction flag to do so. If that copy faults, the flag stays set: the runtime's own string
-// instructions would then run backwards and write below their destination. So move copies
-// overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything
-// before it stores.
+// Go's memmove copies backwards if dst begins inside src, on an amd64 without AVX with the direction flag set.
+// If that copy faults, the flag stays set, and the runtime's own string instructions run backwards. So move
+// copies overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything before
+// it stores.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
-		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // unsigned, so also true if dst is below src
+		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // dst does not begin inside src
 		copy(d, s)
 		return
 	}
@@ -159,9 +150,9 @@ func move(dst, src *cursor, n int) {
 	}
 }
 
-// CopySum does the work of Copy, and also returns the ones' complement sum (RFC 1071, not inverted,
-// in host order) of the bytes that it copied, as if they were contiguous and began at an even
-// offset. If dst begins inside src, the copied bytes are unspecified.
+// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the
+// copied bytes, as if they were contiguous and began at an even offset. If dst begins inside src, the copied
+// bytes are unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -181,8 +172,8 @@ func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	}
 }
 
-// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in
-// the opposite halves of their words.
+// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in the other
+// halves of their words.
 func join(acc, part, n uint64) uint64 {
 	if n&1 != 0 {
 		part = bits.RotateLeft64(part, 8)
@@ -190,8 +181,7 @@ func join(acc, part, n uint64) uint64 {
 	return add64(acc, part)
 }
 
-// Sum returns the ones' complement sum of src, as CopySum does. It counts no bytes, because it
-// moves none.
+// Sum returns the ones' complement sum of src, as CopySum does.
 func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	defer Recover(&err)
 	s := cursor{segs: src}
@@ -206,7 +196,7 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Write copies src, a private slice, to dst until one of them ends, and returns how many bytes it copied.
+// Write copies src, a private slice, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	if len(dst) == 1 {
 		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
@@ -217,21 +207,20 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	return int(n), err
 }
 
-// View calls f with the memory of seg itself, in order, in pieces of at most limit bytes, until the end
-// of seg or an error of f. It is for engines (hash, fill); f must not keep the slice. View counts no
-// bytes. If f faults in a mapped file, View returns the file's *FaultError.
+// View calls f with the memory of seg itself, in pieces of at most limit bytes, until an error of f. f must not
+// keep the slice. View counts no bytes.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // a caller that fills memory has translated it for Write
+	b, err := seg.bytes(Read) // for an access of kind Write the caller has translated seg
 	if err != nil {
 		return err
 	}
 	for len(b) > 0 {
 		n := min(limit, len(b))
-		// A dirty-page log would mark these n bytes here: f may write.
+		// f may write to these bytes: see done.
 		if err := f(b[:n:n]); err != nil {
 			return err
 		}

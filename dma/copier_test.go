@@ -10,10 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Copying from segments of some regions to segments of others copies their bytes; its sum is the
-// sum of the bytes; and each byte is counted once, under the kinds of memory between which it
-// moved.
-//
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.
 func TestCopyAgainstBytes(t *testing.T) {
@@ -50,7 +46,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				r.mem[i] = r.mem[i-64] + byte(i)
 			}
 		}
-		half := rapid.IntRange(1, 2).Draw(t, "sources") // source and destination regions do not overlap
+		half := rapid.IntRange(1, 2).Draw(t, "sources") // regions 0 to half are sources, the others destinations
 		draw := func(from, to int, name string) (segs []Segment) {
 			for range rapid.IntRange(0, 5).Draw(t, name) {
 				off := rapid.Uint64Range(0, size).Draw(t, "off")
@@ -83,7 +79,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count adds to want what a copy between these bytes should count, and compares want with the counters.
+		// count checks the counters of a copy.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu
@@ -96,8 +92,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// model returns the regions' bytes after b was copied to dst. Destinations may overlap each
-		// other: the later one wins, as in a loop over bytes.
+		// model returns what memory contains after a copy of b to dst.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {

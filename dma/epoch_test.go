@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pending starts f, which must block, and returns a channel that is closed when f returns.
+// pending starts f, which must block.
 func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
@@ -21,7 +21,7 @@ func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 			t.Errorf("%s: %v", what, err)
 		}
 	}()
-	synctest.Wait() // until f has returned or blocks
+	synctest.Wait()
 	select {
 	case <-done:
 		t.Fatalf("%s did not wait", what)
@@ -66,9 +66,9 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // does not block while a Remove waits, and does not delay the Remove
+				late := s.Enter() // a waiting Remove does not block Enter, nor does it wait for this worker
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
-				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // nor does Add block
+				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // it does not block Add either
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
 				testkit.NoError(t, testkit.Err(NewCopier().Write(segs, []byte("still mapped"))))
 				if isDone(done) {
@@ -109,7 +109,7 @@ func TestManyRemovesWaitAtOnce(t *testing.T) {
 			}()
 			done = append(done, gone)
 		}
-		for i, token := range tokens { // a Remove waits at least for the workers that entered before its turn
+		for i, token := range tokens { // each Remove waits for the workers that entered before it
 			for _, gone := range done[i:] {
 				if isDone(gone) {
 					t.Fatalf("a Remove did not wait for worker %d", i)
@@ -134,9 +134,6 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go. If the space unmaps a region too
-// early, a read of it ends the test process or returns bytes of another region.
-//
 // Invariant: dma: Removing a region waits only until the workers inside the space have left, and
 // delays no worker.
 func TestWorkersReadWhatTheyTranslated(t *testing.T) {
@@ -147,7 +144,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	maps := make([][]Map, len(spaces))
 	for k := range spaces {
 		for i := range uint64(regions) {
-			fd := memfd(t, page) // a file for each region, so that Remove unmaps it
+			fd := memfd(t, page) // this makes Remove unmap the file
 			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte
@@ -191,7 +188,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 				for k, s := range spaces {
 					s.Leave(tokens[k])
 				}
-				runtime.Gosched() // the control goroutine may have been woken
+				runtime.Gosched() // let a woken control goroutine run
 			}
 		})
 	}

@@ -9,8 +9,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// A worker copies bytes of one guest into GPU memory that another guest maps; the counters show
-// that they went to a registered buffer.
+// A worker copies bytes of one guest into GPU memory that another guest maps.
 func Example() {
 	files := dma.NewFiles()
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
@@ -37,7 +36,7 @@ func Example() {
 	worker := dma.NewCopier()
 	counts := worker.Counts()
 	done := make(chan error)
-	dma.Go(func() { // Go: a truncated file is an error here, not the end of the process
+	dma.Go(func() { // on a goroutine of Go a truncated file is an error, not the end of the process
 		defer sender.Leave(sender.Enter())
 		defer receiver.Leave(receiver.Enter())
 		src, err := sender.Translate(nil, 0x2000, 1448, dma.Read)

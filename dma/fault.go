@@ -7,14 +7,14 @@ import (
 	"runtime/debug"
 )
 
-// ErrFault is the sentinel that every *FaultError wraps.
+// ErrFault is the error that a *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
-// FaultError means that a file could not be read or written through its mapping (SIGBUS), usually
-// because somebody has truncated the file, or there is no memory for its pages.
+// FaultError means that a file could not be accessed through its mapping (SIGBUS): it was truncated, or memory
+// is lacking.
 type FaultError struct {
 	File *File
-	Off  uint64 // of the faulting byte in the file
+	Off  uint64 // offset of the faulting byte
 }
 
 // Error implements error.
@@ -26,8 +26,7 @@ func (e *FaultError) Error() string {
 // Unwrap returns ErrFault.
 func (e *FaultError) Unwrap() error { return ErrFault }
 
-// Go starts f on a new goroutine, where a fault in mapped memory becomes a panic that Recover turns
-// into an error; on a goroutine without Guard a fault ends the process. Go does not wait for f.
+// Go starts f on a new goroutine on which Recover works.
 func Go(f func()) {
 	go func() {
 		Guard()
@@ -35,14 +34,13 @@ func Go(f func()) {
 	}()
 }
 
-// Guard makes Recover work on the calling goroutine, for goroutines that Go did not start. Space.Enter
-// calls Guard too; a call takes about a nanosecond.
-func Guard() { debug.SetPanicOnFault(true) } // per goroutine
+// Guard makes Recover work on the calling goroutine; otherwise a fault ends the process. Space.Enter calls it,
+// too.
+func Guard() { debug.SetPanicOnFault(true) } // the setting is per goroutine
 
-// Recover turns a memory fault into an error. A function that touches mapped memory defers it, as
-// `defer dma.Recover(&err)`, on a goroutine that Go started, that called Guard, or that is inside a
-// Space. If the function faults inside a mapped File, Recover sets *err to the *FaultError, marks
-// the file dead, and reports the fault to every space that maps the file. It re-raises any other panic.
+// Recover turns a memory fault into an error. A function that accesses mapped memory defers it, as `defer
+// dma.Recover(&err)`. After a fault in a mapped File it sets *err to the *FaultError, and marks the file dead.
+// Other panics continue.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -57,8 +55,7 @@ func Recover(err *error) {
 	panic(v)
 }
 
-// FaultAddr returns the address at which memory faulted, from v, the value that recover returned on
-// a goroutine where Recover works; ok is false if v is no memory fault.
+// FaultAddr returns the address of a memory fault from recover's value v; ok is false for other panics.
 func FaultAddr(v any) (addr uintptr, ok bool) {
 	e, ok := v.(interface {
 		runtime.Error
@@ -70,8 +67,7 @@ func FaultAddr(v any) (addr uintptr, ok bool) {
 	return e.Addr(), true
 }
 
-// markDead marks the file dead after a fault at off, and reports the fault to the spaces that map the
-// file. If the file has faulted or was closed before, markDead only returns the earlier error.
+// markDead marks the file dead after a fault at off, unless it has faulted or was closed before.
 func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,8 +81,6 @@ func (f *File) markDead(off uint64) error {
 	return fe
 }
 
-// reportFault records the fault and closes the channel that Faulted returned, unless the space has a
-// fault already.
 func (s *Space) reportFault(fe *FaultError) {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
@@ -96,10 +90,9 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault makes a new Faulted channel if the space maps no dead file any more; otherwise it records
-// the fault of one of these files. The caller holds mu, so no Add runs meanwhile.
+// clearFault forgets the fault, unless the space still maps a dead file. The caller holds mu.
 func (s *Space) clearFault() {
-	s.faultMu.Lock() // a file that dies from now on calls reportFault after this function
+	s.faultMu.Lock() // a fault that happens now is reported after this function
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
 		return
@@ -113,15 +106,15 @@ func (s *Space) clearFault() {
 	s.fault, s.faulted = nil, make(chan struct{})
 }
 
-// Faulted returns a channel that the space closes once a file mapped in it has faulted. Once
-// the space maps no faulted file any more, Faulted returns a new channel.
+// Faulted returns a channel that is closed once a mapped file has faulted. Once the space maps no faulted file
+// any more, Faulted returns a new channel.
 func (s *Space) Faulted() <-chan struct{} {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	return s.faulted
 }
 
-// FaultErr returns the *FaultError of a file that the space maps, or nil if none has faulted.
+// FaultErr returns the *FaultError of a file that the space maps, or nil.
 func (s *Space) FaultErr() error {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()

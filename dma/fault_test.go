@@ -16,7 +16,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// on runs f on a goroutine started by Go and waits for it.
 func on(f func()) {
 	done := make(chan struct{})
 	Go(func() {
@@ -35,7 +34,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// twoGuests returns two spaces with 1 MiB each at address 0, and their file descriptors.
+// twoGuests returns two spaces of 1 MiB, and the descriptors of their memory.
 func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	files := NewFiles()
 	victim, healthy = NewSpace("victim", files), NewSpace("healthy", files)
@@ -46,7 +45,7 @@ func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	return
 }
 
-// copyAll copies all memory of one space to another, as a worker does.
+// copyAll copies the whole of one space to another.
 func copyAll(c *Copier, to, from *Space) error {
 	defer to.Leave(to.Enter())
 	defer from.Leave(from.Enter())
@@ -120,14 +119,12 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			if closed(healthy.Faulted()) || healthy.FaultErr() != nil {
 				t.Error("the healthy guest is blamed")
 			}
-			// From now on the copier refuses the file before it touches it, even where the file still has
-			// pages.
+			// The copier refuses the file, even where it still has pages.
 			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
-			// Copies between other guests still work, with the same copier.
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
-			// The guest comes back with a complete file.
+			// The guest comes back, with a file of full length.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
 				t.Error("an empty space is at fault")
@@ -163,7 +160,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 			t.Errorf("%s: %v", s.Name(), s.FaultErr())
 		}
 	}
-	// The space reports the fault until the last region of the file is removed.
+	// The fault is reported until the space maps no region of the file.
 	if err := sharer.Remove(0, page); err != nil || !closed(sharer.Faulted()) {
 		t.Errorf("forgiven with the file still there: %v", err)
 	}
@@ -172,8 +169,7 @@ func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	}
 }
 
-// netstack's goroutines, which are not started by Go, also access guest memory: a goroutine that is
-// inside a space is guarded against faults.
+// Enter guards goroutines that Go did not start.
 func TestEnterGuardsAnyGoroutine(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, _ := twoGuests(t)
@@ -258,11 +254,10 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	}
 }
 
-// overlapEnv makes the test binary run faultInOverlap instead of the tests.
+// overlapEnv is a variable that makes the test binary run faultInOverlap.
 const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
-// faultInOverlap faults while copying to a place that begins inside its source, and then checks
-// that clear() still works.
+// faultInOverlap faults in an overlapping copy, and checks that clear() still works.
 func faultInOverlap() {
 	must := func(err error) {
 		if err != nil {

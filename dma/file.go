@@ -9,18 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile is the error for an unsuitable descriptor or file, such as one that cannot be a
-// guest's memory.
+// ErrBadFile is the error for an unsuitable descriptor or file.
 var ErrBadFile = errors.New("bad memory file")
 
-// ErrClosed is the error for a use of a file that is no longer mapped: the caller has kept a
-// Segment or a Region too long.
+// ErrClosed is the error for an access to a file that is no longer mapped.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// A sparse file costs its owner nothing, but it costs this process address space (47 bits on amd64)
-// and a mapping (vm.max_map_count, 65530), which the Go heap needs as well. These limits keep one
-// space from exhausting what other spaces need, and all spaces from exhausting what the process
-// needs.
+// These limits are needed because a sparse file costs its owner nothing, but this process address space (47
+// bits on amd64) and a mapping (vm.max_map_count, 65530).
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -29,12 +25,11 @@ const (
 	maxFiles      = 16384
 )
 
-// Files is the registry of mapped files. All users that share a file (guests' spaces, GPUs) must
-// open it in one registry.
+// Files is the registry of mapped files, which spaces share.
 type Files struct {
 	mu   sync.Mutex
 	open map[FileID]*File // under mu
-	size uint64           // under mu: sum of the files' sizes
+	size uint64           // under mu: bytes of the open files
 }
 
 // NewFiles returns an empty registry.
@@ -49,15 +44,12 @@ func (fs *Files) Len() int {
 	return len(fs.open)
 }
 
-// Open maps the file behind fd, whole, shared and writable, unless it is already mapped, and takes
-// a reference. The caller still owns fd, and may close it at once: the mapping keeps the inode. The
-// error is ErrBadFile if fd is not open for reading and writing, is no regular file (memfd, tmpfs,
-// hugetlbfs or disk) of this machine, is empty, longer than 8 TiB or shorter than need; ENOSPC if the
-// registry has mapped too much already; ErrFault if the file is mapped and has faulted. If a file has
-// grown since it was mapped, its File keeps the old size until the last reference is closed.
+// Open maps the file behind fd, whole, shared and writable, unless it is mapped, and takes a reference. The
+// caller still owns fd, and may close it at once. ErrBadFile: fd is not open for reading and writing, or no
+// regular file of memory or a local disk, or empty, longer than 8 TiB or shorter than need. ENOSPC: the
+// registry has mapped too much already. ErrFault: the file is mapped and has faulted.
 //
-// Open never waits for a server behind a file. It waits at most 2 s for a disk; then it returns
-// ErrBlocked.
+// Open never waits for a server behind a file. It waits at most 2 s for a disk (ErrBlocked).
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
@@ -66,8 +58,7 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor does the work of Open for Space s (or nil), with a file that check has examined. The id
-// of a hugetlbfs file is valid within one Space only.
+// openFor is Open for a space (or nil), with what check has returned for fd.
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -95,7 +86,7 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int), fd: -1}
 	f.gpu.Store(-1)
-	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
+	if err := f.mapFile(fd, int(size)); err != nil { // size fits in an int, as it is at most maxFile
 		return nil, fmt.Errorf("%w: file %v: mmap of %#x bytes: %w", ErrBadFile, id, size, err)
 	}
 	if err := f.keep(s, fd); err != nil {
@@ -107,29 +98,29 @@ func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File,
 	return f, nil
 }
 
-// File is a file that is mapped once. Any goroutine may call its methods.
+// File is a file that is mapped once. Several goroutines may call its methods.
 type File struct {
 	files *Files
 	id    FileID
-	mem   []byte  // set by mapFile, never changed
-	base  uintptr // address of mem
+	mem   []byte  // set by mapFile, then constant
+	base  uintptr // the address of mem
 	refs  int     // under files.mu
-	fd    int     // under files.mu until it is set: descriptor for Space.Occupied; -1: none
+	fd    int     // for Space.Occupied; -1: not kept
 
 	gpu  atomic.Int32             // -1: none
-	node atomic.Int32             // 1 + the guest's NUMA node that has the file as its RAM; 0: unknown
-	gone atomic.Pointer[gone]     // reason why nobody may touch mem any more; nil: mem is usable
-	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent; nil: none
+	node atomic.Int32             // 1 + the number of the guest's NUMA node whose RAM the file is; 0: unknown
+	gone atomic.Pointer[gone]     // nil: mem is usable
+	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent
 
 	mu         sync.Mutex
-	registered []extent       // under mu: ranges as passed to Register, sorted
+	registered []extent       // under mu: the registered ranges, sorted
 	spaces     map[*Space]int // under mu: number of regions of the file in each space
 }
 
-// gone is the reason why nobody may touch a file's memory any more.
+// gone says why the memory cannot be used any more.
 type gone struct {
 	err   error
-	fault *FaultError // nil if the file was closed
+	fault *FaultError // nil: the file was closed
 }
 
 // Close drops the reference that Open took; the last one unmaps the file.
@@ -145,36 +136,35 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // outside the lock: unmapping gigabytes takes a while, and other goroutines may open files meanwhile
+		f.unmap() // after the lock is released, as it takes long
 		if f.fd >= 0 {
-			_ = unix.Close(f.fd) // f.fd is a memory file, so close does not block
+			_ = unix.Close(f.fd) // closing a memory file does not block
 		}
 	case refs < 0:
-		panic("dma: File closed more often than opened") // our own bug: another user may still use the mapping
+		panic("dma: File closed more often than opened") // another user may still use the mapping
 	}
 }
 
-// hold takes one more reference; the caller makes sure that nobody drops the last one meanwhile.
+// hold takes one more reference; the caller knows that there is one.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++
 	f.files.mu.Unlock()
 }
 
-// Size returns the mapped size: the file's size when it was first opened.
+// Size returns the mapped size.
 func (f *File) Size() uint64 { return uint64(len(f.mem)) }
 
 // String returns the file's device and inode.
 func (f *File) String() string { return f.id.String() }
 
-// Dead reports whether the file has faulted. A dead file stays dead until its last reference is
-// closed.
+// Dead reports whether the file has faulted.
 func (f *File) Dead() bool {
 	g := f.gone.Load()
 	return g != nil && g.fault != nil
 }
 
-// usable returns the reason why nobody may touch the file's memory, or nil.
+// usable returns an error if the file has faulted or was closed.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err
@@ -182,8 +172,8 @@ func (f *File) usable() error {
 	return nil
 }
 
-// Region returns [off, off+n) of the file as a region outside any space, for users of the file
-// itself (engines). The region is valid while the caller holds its reference to the file.
+// Region returns [off, off+n) of the file as a region outside any space. It is valid while the caller holds its
+// reference to the file.
 func (f *File) Region(off, n uint64) (*Region, error) {
 	if off > f.Size() || n > f.Size()-off {
 		return nil, fmt.Errorf("%w: file %v: [%#x, +%#x) of %#x bytes", ErrBounds, f, off, n, f.Size())

@@ -94,7 +94,7 @@ func TestOpenRefuses(t *testing.T) {
 			if f, err := files.Open(c.fd, c.need); !errors.Is(err, ErrBadFile) || f != nil || files.Len() != 0 {
 				t.Fatalf("Open: %v, %v; %d mapped", f, err, files.Len())
 			}
-			s := NewSpace("guest", files) // another file still works
+			s := NewSpace("guest", files)
 			defer s.Close()
 			add(t, s, Map{Size: 4096, FD: memfd(t, 4096)})
 		})
@@ -142,8 +142,7 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A sparse file costs a guest nothing; the guest must not exhaust the address space or the mappings
-// of the process with it.
+// A sparse file costs its owner nothing.
 //
 // Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
 // take the whole address space of the process.

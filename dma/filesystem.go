@@ -13,25 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBlocked is the cause of an error when a descriptor's file system has not answered a system
-// call in time.
+// ErrBlocked means that a file system has not answered in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems are the file systems that answer system calls and page faults from memory and
-// block devices, by their names in /proc/self/mountinfo. isLocal refuses all other file systems,
-// because they may ask a server of the peer that never answers: FUSE, network file systems, and
-// overlayfs too, whose layers may be FUSE. (mountinfo names an overlay's layers, but by the paths
-// that they had at the time of the mount; these paths may lead elsewhere now.) The list also omits
-// ramfs and other file systems that number their inodes with a counter of 32 bits, see FileID.
+// localFileSystems lists the file systems that answer system calls and page faults from memory and block
+// devices, by their names in /proc/self/mountinfo. Overlayfs may have layers of FUSE, and ramfs numbers inodes
+// with 32 bits (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
-// isLocal returns an error if a server may be behind fd, and asks no server to find out. The kernel
-// alone answers the system calls that isLocal makes. In contrast statx(2), fstat(2), fstatfs(2) and
-// even close(2) of a file on FUSE wait for its server, and no signal ends the wait (fs/fuse/dev.c,
-// request_wait_answer).
+// isLocal returns an error if a server may be behind fd. statx(2) and even close(2) of a file on FUSE wait for
+// its server, and no signal ends the wait (fs/fuse/dev.c, request_wait_answer).
 func isLocal(fd int) error {
-	// Only files of tmpfs and hugetlbfs, memfds among them, have seals (mm/memfd.c, memfd_file_seals_ptr).
+	// Only files of tmpfs and hugetlbfs have seals (mm/memfd.c, memfd_file_seals_ptr).
 	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); {
 	case err == nil:
 		return nil
@@ -43,7 +37,7 @@ func isLocal(fd int) error {
 		return err
 	}
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "(unreachable)") {
-		return nil // fd is a pipe, a socket or an anon_inode (fs/d_path.c: a file with a path has a slash)
+		return nil // a pipe, a socket or an anon_inode (fs/d_path.c)
 	}
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -57,15 +51,13 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen reports whether fd is open. It uses F_GETFD, because F_GET_SEALS fails with EBADF also for
-// an open descriptor with O_PATH.
+// isOpen reports whether fd is open, even with O_PATH.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
 }
 
-// mountOf returns the identifier of the mount through which fd was opened. (statx returns it too,
-// but has to ask the file system for its other results.)
+// mountOf returns the id of fd's mount without statx, which would ask the file system.
 func mountOf(fd int) (string, error) {
 	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {
@@ -79,14 +71,12 @@ func mountOf(fd int) (string, error) {
 	return "", errors.New("/proc/self/fdinfo has no mnt_id")
 }
 
-// checkMount returns an error if the mount is not of a local file system, or is not listed in
-// mountinfo.
+// checkMount returns an error if the mount is not of a local file system, or not in mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // the longest line: an overlay's many options, each at most a page, and a path
+	lines.Buffer(nil, 1<<20) // the options of an overlay may be long
 	for lines.Scan() {
-		// proc_pid_mountinfo(5): identifier, ..., and after a single hyphen the type of the file
-		// system. No field contains a space, and the hyphen comes after at least six fields.
+		// proc_pid_mountinfo(5): the type follows a hyphen after at least six fields.
 		f := strings.Fields(lines.Text())
 		if len(f) < 7 || f[0] != mount {
 			continue
@@ -111,20 +101,18 @@ func checkMount(mountinfo io.Reader, mount string) error {
 // statLimit is how long a file system may take to answer statx.
 const statLimit = 2 * time.Second
 
-// statFile asks the file system for the fields of a FileID, the mode and the size. A test replaces
-// it.
+// statFile calls statx; tests replace it.
 var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat calls statFile, and waits at most statLimit for a file that is not memory. If a disk does not
-// answer, stat returns ErrBlocked, which ends the peer's connection; a goroutine and a descriptor remain
-// until the disk does answer.
+// stat returns the file's attributes. For a file that is not memory it waits at most statLimit, and leaves a
+// goroutine that waits.
 func stat(fd int) (st unix.Statx_t, err error) {
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // fd is a memory file
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory
 		return st, statFile(fd, &st)
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd meanwhile
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd
 	if err != nil {
 		return st, err
 	}
@@ -149,23 +137,19 @@ func stat(fd int) (st unix.Statx_t, err error) {
 	}
 }
 
-// A FileID identifies a file among all files that exist at the same time, if it is not on
-// hugetlbfs.
+// A FileID identifies a file among all files that exist at the same time, if it is not on hugetlbfs.
 //
-// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that
-// every pipe advances as well, so a peer can wait until its own file gets the number of another
-// guest's. The owner of such a file controls everything else about it (its times change with its
-// last write, its size is chosen at creation). So the FileID of a hugetlbfs file is valid within
-// one Space only. Files of most other file systems have a time of birth, which their owner cannot
-// set (tmpfs since Linux 5.18).
+// Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that pipes
+// advance, too, so a peer can wait until its file gets another guest's number. So the FileID of a hugetlbfs
+// file is valid within one Space. Files of most other file systems have a time of birth, which their owner
+// cannot set (tmpfs since Linux 5.18).
 type FileID struct {
 	dev, ino  uint64
-	birth     int64 // ns since 1970; 0 if the file system has none
+	birth     int64 // ns since 1970; 0 means unknown
 	hugetlbfs bool
-	space     *Space // of a hugetlbfs file: the Space in which the id is valid
+	space     *Space // for a file on hugetlbfs, the space where the id is valid; else nil
 }
 
-// in returns the file's identity within Space s.
 func (id FileID) in(s *Space) FileID {
 	if id.hugetlbfs {
 		id.space = s
@@ -175,16 +159,14 @@ func (id FileID) in(s *Space) FileID {
 
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
-// FileIDOf returns the identity of the file behind fd, or ErrBadFile if the file cannot be a guest's
-// memory, for the reasons that Files.Open names, except that it is too short for a region. FileIDOf
-// asks no server.
+// FileIDOf returns the identity of the file behind fd, or ErrBadFile if it cannot be a guest's memory. It asks
+// no server.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err
 }
 
-// check returns the identity and the size of the file behind fd, or ErrBadFile if the file cannot be a
-// guest's memory.
+// check returns identity and size of a file, or ErrBadFile if it cannot be a guest's memory.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -211,7 +193,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	if st.Size == 0 || st.Size > maxFile {
 		return id, 0, fmt.Errorf("%w: file %v: size %d", ErrBadFile, id, st.Size)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // tmpfs or hugetlbfs, so without a server
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory: Fstatfs asks no server
 		var vfs unix.Statfs_t
 		if err := unix.Fstatfs(fd, &vfs); err != nil {
 			return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -221,25 +203,23 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept is how many descriptors Discard may leave open for one Space.
+// maxKept bounds the descriptors that Discard keeps.
 const maxKept = 64
 
-// Discard closes a descriptor that a peer has sent, unless a server may be behind it: closing a
-// file on FUSE waits for the server, and neither a signal nor exit_group(2) ends the wait
-// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends; Linux 6.2 and
-// newer do not wait when a process that ends closes it. DiscardErr reports when there are too many.
+// Discard closes a peer's descriptor, unless a server may be behind it, for which closing would wait
+// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:
 	case err == nil:
-		_ = unix.Close(fd) // at worst EIO, and the descriptor is closed all the same
+		_ = unix.Close(fd) // Linux has closed fd even if this returns EIO
 	default:
 		s.kept.Add(1)
 	}
 }
 
-// DiscardErr returns an error, ErrBadFile, once Discard has left more descriptors open than a
-// process can afford for one device (maxKept): the Space's owner must then stop serving the device.
+// DiscardErr returns ErrBadFile once Discard has kept too many descriptors: then the device must not be served
+// any more.
 func (s *Space) DiscardErr() error {
 	if n := s.kept.Load(); n > maxKept {
 		return fmt.Errorf("space %s: %w: %d descriptors came that nobody may close, as a server might be asked, which need "+

@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// checkMount accepts the mounts of local file systems, and refuses every other mount, and any mount
-// that mountinfo does not list.
+// Mounts of local file systems are accepted if mountinfo lists them.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -46,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// isLocal accepts memfds, pipes and devices of this machine, and refuses proc.
+// Memfds, pipes and devices count as local.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -63,11 +62,9 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 	testkit.ErrorSays(t, isLocal(int(proc.Fd())), "on proc, where a server may be asked")
 }
 
-// Open returns ErrBlocked for a file system that does not answer.
-//
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // not a memory file, so stat calls statFile on another goroutine
+	pipe := [2]int{} // a pipe is local, but no memory file
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -82,11 +79,11 @@ func TestBlockedFileSystem(t *testing.T) {
 		if _, err := files.Open(pipe[0], 1); !errors.Is(err, ErrBlocked) || !errors.Is(err, ErrBadFile) {
 			t.Errorf("%v", err)
 		}
-		close(answer) // ends the goroutine that waits
+		close(answer)
 	})
 }
 
-// Discard closes descriptors, except those whose close might block; it counts these.
+// Discard keeps descriptors open that closing might block on.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -94,7 +91,7 @@ func TestDiscard(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF)
 	s.Discard(-1)
 	testkit.OK(t, s.DiscardErr())
-	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // stands for a file on FUSE
+	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // a file of proc stands for one on FUSE
 	defer proc.Close()
 	for range maxKept {
 		s.Discard(int(proc.Fd()))
@@ -105,9 +102,7 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// A peer cannot make a file that passes for another guest's: the kernel reuses inode numbers, but
-// not times of birth. A hugetlbfs file has no time of birth, so it is recognized only within one
-// space.
+// The kernel reuses inode numbers, but not times of birth.
 //
 // Invariant: dma: A file is identified by its birth time too, if its file system has one; a file of
 // hugetlbfs is recognized in one space only.

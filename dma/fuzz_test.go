@@ -12,16 +12,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// modelPage is the expected state of one page of the fuzzed space.
 type modelPage struct {
 	mapped, ro, none bool
-	file, page       int // of the file
-	region           int // number of the Map that maps it
+	file, page       int // file number, and page in the file
+	region           int // number of the Map that made the region
 }
 
-// FuzzSpace plays operations on a space and on an array of pages. The window lies at the bottom or,
-// if the first byte of the input is above 127, at the top of the address space, where the
-// arithmetic may wrap.
+// The model is an array of pages. They may be at the top of the address space, where the arithmetic may wrap.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func FuzzSpace(f *testing.F) {
@@ -29,7 +26,7 @@ func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
 	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
 	const files, filePages, window = 3, 16, 64
-	var fds [files]int // the fuzz target only reads the files, so one set serves all runs
+	var fds [files]int // the test only reads the files
 	for i := range fds {
 		fds[i] = memfd(f, filePages*page)
 		var tag [filePages * page]byte
@@ -62,8 +59,7 @@ func FuzzSpace(f *testing.F) {
 			ops = ops[1:]
 			return int(b)
 		}
-		// arg reads a map from the input: start, pages, file, page in the file, flags. It also
-		// returns the error that Add should return.
+		// arg makes a Map from the input, adds it to the model, and returns the error that Add should return.
 		arg := func(m *[window]modelPage) (Map, error) {
 			start, n, file, from, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
 			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(from * page),
@@ -164,7 +160,7 @@ func FuzzSpace(f *testing.F) {
 				testkit.OK(t, s.Close())
 				gen++
 				clear(model[:])
-			case 7: // a worker enters and leaves
+			case 7:
 				s.Leave(s.Enter())
 			}
 			if s.Generation() != gen {
@@ -176,8 +172,7 @@ func FuzzSpace(f *testing.F) {
 
 func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
 
-// checkTranslate compares a translation with the model, and with that of a Translator which has
-// made all earlier translations too, whatever was mapped since.
+// checkTranslate compares translations with the model.
 func checkTranslate(t *testing.T, s *Space, tr *Translator, c *Copier, model *[64]modelPage, base uint64, off, n int,
 	a Access) {
 	defer s.Leave(s.Enter())

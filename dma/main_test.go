@@ -17,7 +17,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// memfd returns a memory file of size bytes that is closed with the test.
 func memfd(t testing.TB, size int64) int {
 	t.Helper()
 	return int(testkit.Memfd(t, size).Fd())
@@ -28,7 +27,7 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree fails the test if at its end other descriptors are open than now, or files are mapped.
+// leakFree checks at the test's end that no descriptors and mapped files are left.
 func leakFree(t testing.TB) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -41,7 +40,6 @@ func leakFree(t testing.TB) {
 	})
 }
 
-// guestSpace returns an empty space that is closed with the test; the test fails if anything leaks.
 func guestSpace(t testing.TB) *Space {
 	t.Helper()
 	leakFree(t)
@@ -50,8 +48,6 @@ func guestSpace(t testing.TB) *Space {
 	return s
 }
 
-// openFile maps a new file of size bytes until the end of the test; the test fails if anything
-// leaks.
 func openFile(t testing.TB, size int64) *File {
 	t.Helper()
 	leakFree(t)
@@ -60,7 +56,6 @@ func openFile(t testing.TB, size int64) *File {
 	return f
 }
 
-// add maps m and fails the test on an error.
 func add(t testing.TB, s *Space, m Map) {
 	t.Helper()
 	testkit.OK(t, s.Add(m))

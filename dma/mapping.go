@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings lists every File that is mapped in the process, by address: a fault reports only an
-// address. Its lock is a leaf: the holder takes no other lock and touches no mapped memory.
+// mappings lists the mapped Files by address, to find the file of a fault, which reports only an address. The
+// holder of its lock takes no other and touches no mapped memory.
 var mappings struct {
 	mu    sync.Mutex
 	files []*File // sorted by base, disjoint
 }
 
-// mapFile maps size bytes of fd, shared and writable, and adds f to mappings.
+// mapFile maps size bytes of fd as f's memory, and adds f to mappings.
 func (f *File) mapFile(fd int, size int) error {
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}
 	f.mem = mem
-	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // compared with fault addresses, never cast to a pointer
+	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // base is only compared with addresses
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(mappings.files, f.base, byBase)
@@ -31,18 +31,17 @@ func (f *File) mapFile(fd int, size int) error {
 	return nil
 }
 
-// unmap removes f from mappings and unmaps its memory. Regions still hold slices of the memory; the
-// Copier refuses a file that is not mapped any more.
+// unmap removes f from mappings and unmaps its memory.
 func (f *File) unmap() {
 	mappings.mu.Lock()
 	if i, ok := slices.BinarySearchFunc(mappings.files, f.base, byBase); ok {
 		mappings.files = slices.Delete(mappings.files, i, i+1)
 	}
 	mappings.mu.Unlock()
-	_ = unix.Munmap(f.mem) // fails only for a range that is not mapped
+	_ = unix.Munmap(f.mem) // munmap fails only for an invalid range
 }
 
-// fileAt returns the file that is mapped at addr and the offset of addr in it, or nil.
+// fileAt returns the file that is mapped at addr, or nil, and the offset in it.
 func fileAt(addr uintptr) (*File, uint64) {
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()

@@ -5,18 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// MemKind is the kind of memory that a byte lies in. In a file it depends on the file and the
-// byte's offset in it, never on the byte's address.
+// MemKind is the kind of memory of a byte.
 type MemKind uint8
 
 // The kinds of memory.
 const (
-	Private     MemKind = iota // a private slice of the caller (header copies): neither guest nor GPU memory
-	Host                       // guest RAM, or process memory in the role of host RAM (bounce buffers)
-	GPUFile                    // a GPU's file, outside every registered buffer
-	GPU                        // inside a registered GPU buffer: only these bytes count as device memory
-	Wire                       // buffers of vnic's links between NICs (such as delayed frames) and of its gateway
-	NumMemKinds                // the number of kinds
+	Private MemKind = iota // a private slice of the caller: neither guest nor GPU memory
+	Host                   // guest RAM, or memory that plays its role
+	GPUFile                // GPU memory outside registered buffers
+	GPU                    // GPU memory in a registered buffer; it counts as device memory
+	Wire                   // buffers of vnic's links between NICs
+	NumMemKinds
 )
 
 var memKindNames = [NumMemKinds]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
@@ -29,19 +28,17 @@ func (d MemKind) String() string {
 	return "domain-" + strconv.Itoa(int(d))
 }
 
-// MaxGPUs is how many GPUs Counts can distinguish. GPU ids are less than MaxGPUs.
+// MaxGPUs is the number of possible GPU ids, from 0.
 const MaxGPUs = 64
 
-// Counts holds the numbers of bytes that one Copier copied. The copier's goroutine writes; any
-// goroutine reads.
+// Counts counts what one Copier copied. Any goroutine may read it.
 type Counts struct {
-	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1; 0: no GPU
-	_     [64]byte                                             // padding: no other object shares the last cache line
+	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // the last index is the GPU + 1, or 0 for none
+	_     [64]byte                                             // keeps other data off the last cache line
 }
 
-// Bytes returns how many bytes the Copier has copied from src to dst. gpu is the destination's GPU
-// if dst is GPU memory, else the source's; -1 asks for the bytes that touched no GPU. For an index
-// out of range the result is 0.
+// Bytes returns how many bytes were copied from src to dst. gpu is the GPU of dst if dst is GPU memory, else of
+// src; -1: none.
 func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	if src >= NumMemKinds || dst >= NumMemKinds || gpu < -1 || gpu >= MaxGPUs {
 		return 0
@@ -49,7 +46,7 @@ func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
-// Total returns how many bytes the Copier has copied from src to dst, with any GPU or none.
+// Total returns the sum of Bytes over all values of gpu.
 func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {

@@ -2,18 +2,14 @@ package dma
 
 import "slices"
 
-// MaxNodes is how many NUMA nodes of a guest a Space can distinguish.
+// MaxNodes bounds the NUMA nodes of a guest.
 const MaxNodes = 8
 
-// nodeRegions is the largest number of regions with which a space looks for nodes: a guest's RAM is
-// only a few regions.
 const nodeRegions = 256
 
-// SetNodes declares that the guest has n NUMA nodes with RAM, each a file of its own, in the order
-// of their addresses, as QEMU lays them out. Once the space maps exactly n files that are not
-// memory of a GPU, segments in these files have a Node. With any other number of files, with more than
-// 256 regions, or if an IOMMU translates the addresses (SetIOTLB), the space sets no node: a file keeps
-// the node that it has, none at first. SetNodes treats a negative n and one above MaxNodes as 0.
+// SetNodes declares that the guest has n NUMA nodes with RAM, each a file, in the order of their addresses, as
+// in QEMU. Once the space maps exactly n files that are not a GPU's, segments have a Node, except with more
+// than 256 regions, or behind an IOMMU (SetIOTLB). A negative n and one above MaxNodes mean 0.
 func (s *Space) SetNodes(n int) {
 	if n < 0 || n > MaxNodes {
 		n = 0
@@ -24,10 +20,10 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
-// Nodes returns the number that SetNodes has set, 0 before.
+// Nodes returns the number that SetNodes has set.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
-// tellNodes sets each file's node once the files of all nodes are mapped. The caller holds mu.
+// tellNodes gives the files their nodes once exactly that many are mapped. The caller holds mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())
 	if n == 0 || s.count > nodeRegions || s.iotlb.Load() {

@@ -6,7 +6,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nodeAt returns the node of the memory at an address.
 func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	t.Helper()
 	defer s.Leave(s.Enter())
@@ -15,16 +14,14 @@ func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	return segs[0].Node()
 }
 
-// Each node's RAM is a file; nodes are numbered by address, in whatever order the files are mapped.
-// GPUs' files are no nodes. If the number of files differs from the number of nodes, the space
-// finds no node, and keeps nodes that it found earlier.
+// Nodes are numbered by address.
 func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
 	s := NewSpace("port", files)
 	defer s.Close()
 	const size = 1 << 20
-	fds := []int{memfd(t, 2*size), memfd(t, size), memfd(t, size)} // two nodes and a GPU
+	fds := []int{memfd(t, 2*size), memfd(t, size), memfd(t, size)} // memory of two nodes, and a GPU's
 	gpu := testkit.Must(files.Open(fds[2], size))(t)
 	defer gpu.Close()
 	gpu.SetGPU(3)
@@ -37,7 +34,7 @@ func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	add(addrs[1], fds[1], 0)
 	testkit.Equal(t, "of one file", nodeAt(t, s, addrs[1]), -1)
 	add(addrs[0], fds[0], 0)
-	add(3<<30, fds[0], size) // the rest of node 0, at a higher address
+	add(3<<30, fds[0], size) // the rest of the first node
 	for i, want := range map[uint64]int{addrs[0]: 0, addrs[1]: 1, addrs[2]: -1, 3 << 30: 0} {
 		testkit.Equal(t, "node", nodeAt(t, s, i), want)
 	}

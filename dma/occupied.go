@@ -6,14 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles is how many files a Space that counts memory may map: each memory file among them
-// keeps a descriptor.
+// maxCountedFiles bounds the files of a Space that counts memory: each may keep a descriptor.
 const maxCountedFiles = 32
 
-// CountMemory makes each memory file of no GPU that the space maps from now on keep a descriptor,
-// so that Occupied can ask how much memory the file occupies; the space then maps at most 32 files.
-// Call it while nothing is mapped: before the first region, and again before another peer uses the
-// space. It also forgets the unmapped files.
+// CountMemory makes memory files that the space maps from now on count for Occupied, except GPUs'; then it maps
+// at most 32 files. Call it while nothing is mapped, and again before another peer uses the space.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -21,12 +18,9 @@ func (s *Space) CountMemory() {
 	s.left, s.leftMore = make(map[FileID]uint64), 0
 }
 
-// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and
-// files of tmpfs and hugetlbfs. A hole occupies memory once anyone has written to it; the kernel
-// charges the first writer. An unmapped file counts with the bytes that it occupied at the time of
-// the unmapping, until the space maps it again or somebody calls CountMemory: its owner may still
-// hold the file, and with it the memory. Occupied does not count files of disks and GPUs. It is
-// meaningful only after CountMemory.
+// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and files of tmpfs
+// and hugetlbfs. A file counts after its unmapping, too, until it is mapped again or CountMemory is called: its
+// owner may still hold it. Occupied is meaningful only after CountMemory.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,8 +33,7 @@ func (s *Space) Occupied() (bytes uint64) {
 	return bytes + s.leftMore
 }
 
-// occupied returns how many bytes the file occupies; 0 if no space counts it, or it is a GPU's. The
-// caller's space must have mapped the file.
+// occupied returns the bytes of memory that a file occupies; 0 for a file that is not counted.
 func (f *File) occupied() uint64 {
 	f.files.mu.Lock()
 	fd := f.fd
@@ -52,7 +45,7 @@ func (f *File) occupied() uint64 {
 	return uint64(st.Blocks) * 512 // inode(7): st_blocks
 }
 
-// leave records how many bytes f occupies when the space no longer uses it. The caller holds mu.
+// leave remembers how many bytes f occupies. The caller holds mu.
 func (s *Space) leave(f *File) {
 	if !s.counts.Load() {
 		return
@@ -61,18 +54,17 @@ func (s *Space) leave(f *File) {
 	case n == 0:
 	case len(s.left) < maxSpaceFiles:
 		s.left[f.id] = n
-	default: // left is full: count the bytes; they stay counted even if the file is mapped again
+	default: // leftMore keeps counting the file even if it is mapped again
 		s.leftMore += n
 	}
 }
 
-// keep stores a duplicate of fd in f.fd if space s counts memory, the file is a memory file of no GPU,
-// and f has no descriptor yet. The caller holds files.mu.
+// keep gives f a descriptor if s counts its memory. The caller holds files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // fd is a file of a disk
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil { // a file of a disk is not counted
 		return nil
 	}
 	if f.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {

@@ -23,11 +23,11 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.OK(t, s.Add(Map{IOVA: 0, Size: size / 2, FD: fd}))
 	testkit.OK(t, s.Add(Map{IOVA: size, Size: size / 2, FD: fd, FileOffset: size / 2}))
 	testkit.Equal(t, "a hole", s.Occupied(), 0)
-	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // as the file's owner does
+	testkit.Must(unix.Pwrite(fd, make([]byte, written), size-written))(t) // the file's owner writes
 	testkit.Equal(t, "what its owner has written", s.Occupied(), written)
 	in := s.Enter()
 	segs := testkit.Must(s.Translate(nil, 1<<30, 4096, Write))(t)
-	testkit.OK(t, testkit.Err(NewCopier().Write(segs, make([]byte, 4096)))) // as a NIC does
+	testkit.OK(t, testkit.Err(NewCopier().Write(segs, make([]byte, 4096)))) // a device writes
 	s.Leave(in)
 	testkit.Equal(t, "and a NIC", s.Occupied(), written+4096)
 	testkit.OK(t, unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size))
@@ -42,8 +42,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// A space that counts memory maps at most 32 files. Each has a descriptor, which is closed when no
-// space maps the file any more.
+// The space maps at most 32 files, and their descriptors are closed.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -57,7 +56,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // a space that does not count its memory
+	other := NewSpace("of another", s.files) // this space does not count memory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())

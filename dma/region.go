@@ -8,22 +8,21 @@ import (
 // ErrBounds is the error for a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
-// Region is a contiguous piece of memory: a piece of a File, in a Space or by itself, a range of a
-// Space without access, or a host buffer. It is immutable.
+// Region is a contiguous piece of a File, a range of a Space without access, or a host buffer. It is immutable.
 type Region struct {
 	mem      []byte
-	file     *File  // nil: process memory
-	off      uint64 // in file
+	file     *File  // nil: memory of this process
+	off      uint64 // where the region begins in file
 	iova     uint64
-	size     uint64  // len(mem), or the size of a region without mem (NoAccess)
+	size     uint64  // the region's length; with noAccess there is no mem
 	buf      MemKind // kind of process memory
 	readOnly bool
 	noAccess bool
-	private  bool // set: the region is noAccess because the peer has mapped the file privately
+	private  bool // noAccess is set because the peer has mapped the file privately
 }
 
-// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). If b is not memory of
-// the Go heap, the caller keeps it mapped while the region is in use.
+// NewBuffer makes a region of kind d (Wire, Host, Private) of process memory. Memory outside the Go heap must
+// stay mapped while the region is used.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -31,8 +30,7 @@ func NewBuffer(b []byte, d MemKind) *Region {
 // Size returns the region's length in bytes.
 func (r *Region) Size() uint64 { return r.size }
 
-// File returns the file behind the region, or nil for process memory and for a region without
-// access.
+// File returns the region's file, or nil.
 func (r *Region) File() *File { return r.file }
 
 // FileOffset returns the region's offset in its file.
@@ -41,7 +39,6 @@ func (r *Region) FileOffset() uint64 { return r.off }
 // IOVA returns the region's address in its space; 0 if it is in no space.
 func (r *Region) IOVA() uint64 { return r.iova }
 
-// denied returns the error for an access that the region does not allow.
 func (r *Region) denied() error {
 	if r.private {
 		return ErrNotShared
@@ -57,12 +54,11 @@ func infosOf(regions []*Region) []RegionInfo {
 	return infos
 }
 
-// Segment returns [off, off+n) of the region as a Segment. The Copier checks the Segment's bounds
-// when it uses the Segment.
+// Segment returns [off, off+n) of the region. It does not check the bounds.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off and how many bytes of it follow; in a file they may go
-// beyond the region.
+// memKind returns the kind of memory at off, and how many bytes of it follow: these may reach beyond the
+// region.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -73,16 +69,14 @@ func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	return r.file.MemKind(r.off + off)
 }
 
-// Segment is a piece of memory: Len bytes at Off of Region. A Segment from a Space is valid until
-// Leave.
+// Segment is a piece of memory: Len bytes at Off of Region. A Segment from a Space is valid until Leave.
 type Segment struct {
 	Region *Region
 	Off    uint64
 	Len    uint32
 }
 
-// MemKind returns the kind of memory of the segment's first byte, and how many bytes of the segment
-// from there on have that kind.
+// MemKind returns the kind of the first byte's memory, and how many bytes of the segment from there on have it.
 func (s Segment) MemKind() (MemKind, uint32) {
 	if s.Region == nil {
 		return Private, s.Len
@@ -91,7 +85,7 @@ func (s Segment) MemKind() (MemKind, uint32) {
 	return d, uint32(min(n, uint64(s.Len)))
 }
 
-// GPU returns the id of the GPU that the segment lies in, or -1.
+// GPU returns the id of the segment's GPU, or -1.
 func (s Segment) GPU() int {
 	if s.Region == nil || s.Region.file == nil {
 		return -1
@@ -99,8 +93,7 @@ func (s Segment) GPU() int {
 	return s.Region.file.GPU()
 }
 
-// Node returns the NUMA node whose RAM the segment lies in, from 0, or -1 if unknown
-// (Space.SetNodes).
+// Node returns the NUMA node of the segment's RAM, or -1 if it is unknown (Space.SetNodes).
 func (s Segment) Node() int {
 	if s.Region == nil || s.Region.file == nil {
 		return -1
@@ -108,8 +101,6 @@ func (s Segment) Node() int {
 	return int(s.Region.file.node.Load()) - 1
 }
 
-// bytes returns the memory of a segment, or an error, such as for an access that the region does
-// not allow.
 func (s *Segment) bytes(a Access) ([]byte, error) {
 	r := s.Region
 	if r == nil {
@@ -130,7 +121,7 @@ func (s *Segment) bytes(a Access) ([]byte, error) {
 	return r.mem[s.Off : s.Off+uint64(s.Len)], nil
 }
 
-// Len returns the total number of bytes in segs.
+// Len returns the number of bytes in segs.
 func Len(segs []Segment) uint64 {
 	var n uint64
 	for i := range segs {
@@ -139,14 +130,12 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
-// KeepSegments is the largest capacity of a list that Reuse keeps, however short the list is.
-// Packets have far fewer segments: a packet of a Linux guest lies in at most 17 fragments
-// (MAX_SKB_FRAGS).
+// KeepSegments is the largest capacity of a list that Reuse always returns.
 const KeepSegments = 128
 
-// Reuse returns segs emptied, for the next packet; or nil if its capacity is above KeepSegments and
-// its length is not. So Reuse frees a list that was once long and is short now, but a peer that
-// makes long lists again and again does not cause an allocation each time.
+// Reuse returns segs emptied for reuse, or nil if its capacity, but not its length, is above KeepSegments: an
+// exceptionally long list does not stay in memory. A peer that makes long lists again and again causes no
+// allocation each time.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil
@@ -154,8 +143,7 @@ func Reuse(segs []Segment) []Segment {
 	return segs[:0]
 }
 
-// Cut appends to dst the part [off, off+n) of segs, or as much of it as exists. dst must not share
-// memory with segs.
+// Cut appends bytes [off, off+n) of segs to dst, as far as they exist. dst must not share memory with segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {
 		if n == 0 {

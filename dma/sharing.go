@@ -11,31 +11,23 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// ErrNotShared is an ErrAccess: the peer has mapped the memory privately, so the guest's writes go
-// to private copies of the file's pages, and the file does not change.
+// ErrNotShared is an ErrAccess: the peer has mapped the memory privately.
 var ErrNotShared = fmt.Errorf("%w: the peer has this memory mapped privately, not shared (share=on)", ErrAccess)
 
 // Sharing is how a process has mapped a file.
 type Sharing uint8
 
-// Values of Sharing. A process that has mapped a file both privately and shared counts as sharing
-// it.
+// Values of Sharing. A process that has mapped a file both privately and shared counts as sharing it.
 const (
-	SharingUnknown Sharing = iota // no mapping of the file was found, or not all maps could be read
+	SharingUnknown Sharing = iota // no mapping was found, or the mappings could not all be read
 	SharingOn
-	SharingOff // mapped privately only
+	SharingOff
 )
 
-// SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with
-// this device and inode. The result is SharingUnknown for a process whose maps this process may not
-// read, for a pid of 0 (a process of another PID namespace), if the file system has other device
-// numbers in the maps than in stat(2), as btrfs does, and if the part that was read has only private
-// mappings but is not all.
-//
-// A Space trusts a process with SharingUnknown to share its memory, as there is no other way to
-// find out. A write to a private mapping also allocates the file's page (SEEK_DATA finds it); in
-// /proc/self/pagemap bit 61 is set for every page of a file, and bit 56 (mapped exclusively here)
-// is also set for a shared page that the peer's page tables lack for the moment (Linux 6.18).
+// SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with this device
+// and inode. It is SharingUnknown if the maps cannot be read, for a pid of 0, for a file system whose device
+// numbers differ between maps and stat(2), as btrfs, and if it read only a part of the maps and saw only
+// private mappings there.
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown
@@ -52,51 +44,48 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 		}
 		return !m.Shared
 	})
-	if sharing == SharingOff && !complete { // the part of the maps that was not read may have a shared mapping of the file
+	if sharing == SharingOff && !complete { // the rest may contain a shared mapping
 		return SharingUnknown
 	}
 	return sharing
 }
 
-// These limits say how often a Space checks its peer's mappings, because a peer may map files as often
-// as it likes. When a limit forbids a check, the last answer for the file applies; without one, the
-// space takes the file for shared.
+// Limits of how often a Space checks mappings. Beyond them the Space uses the last answer about the file, or
+// takes it for shared.
 const (
 	sharingBurst = 64
-	sharingRate  = 10 // a second
+	sharingRate  = 10 // checks per second
 )
 
-// peer is the process that maps memory into a Space.
+// peer is the process whose memory a Space maps.
 type peer struct {
 	mu      sync.Mutex
-	ask     func(pid int, dev, ino uint64) Sharing // SharingOf if nil
-	pid     int                                    // 0: the space does not know the process
+	ask     func(pid int, dev, ino uint64) Sharing // nil: SharingOf
+	pid     int                                    // 0: unknown, no checks
 	private func(m Map, file string)
 	limit   *rate.Limiter
-	answers map[FileID]answer // at most maxSpaceFiles entries
-	removed atomic.Uint64     // number of private regions that the space has removed
+	answers map[FileID]answer
+	removed atomic.Uint64 // number of private regions that the space has removed
 }
 
-// answer is the result of a check of a file, with the value of peer.removed at that time.
+// answer is the result of a check; removed is peer.removed at that time.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing makes the space call ask instead of SharingOf, for a process that may not read the
-// peer's maps. The caller calls it before SetPeer.
+// SetSharing makes the space call ask instead of SharingOf, which needs the right to read the peer's maps. Call
+// it before SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
 	defer s.peer.mu.Unlock()
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory the space maps from now on. Before it adds the first region
-// of a file, and for each region at each Replace, the space checks whether that process has mapped
-// the file privately. If so, the region is like one with Map.NoAccess, but its error is
-// ErrNotShared; and the space calls private with the first such region of a file, and the file's
-// name. With a pid of 0 the space checks nothing. A space makes up to 64 checks at once, and 10 a
-// second; beyond that the last answer for the file applies.
+// SetPeer sets the process whose memory the space maps from now on. It checks whether that process has mapped a
+// file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; for the first
+// region of such a file private is called, with the region and the file's name. A pid of 0 means no checks. The
+// rate of checks is limited.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -105,9 +94,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it asks
-// nothing, and repeats the earlier result, if the space maps a region of the file already, or if the
-// file was private and the space has removed no private region since.
+// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it may repeat an
+// earlier result.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()
@@ -135,13 +123,12 @@ func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	}
 	p.mu.Unlock()
 	if now.sharing == SharingOff && last.sharing != SharingOff && private != nil {
-		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD)) // name is "" if the link cannot be read
+		name, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", m.FD))
 		private(*m, name)
 	}
 	return now.sharing == SharingOff
 }
 
-// mapped reports whether the space maps a region of the file.
 func (s *Space) mapped(id FileID) bool {
 	s.files.mu.Lock()
 	f := s.files.open[id]

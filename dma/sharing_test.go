@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mapAs maps a file of one page in this process, and returns the function that unmaps it.
+// mapAs maps one page of a file with these flags.
 func mapAs(t *testing.T, fd, flags int) (unmap func()) {
 	t.Helper()
 	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -26,8 +26,7 @@ func sharingHere(t *testing.T, fd int) Sharing {
 	return SharingOf(os.Getpid(), id.dev, id.ino)
 }
 
-// SharingOf reads from a process's mappings how it has mapped a file; a process that maps it both
-// ways shares it.
+// A process that has both kinds of mappings shares the file.
 func TestSharingOfAFile(t *testing.T) {
 	fd, other := memfd(t, page), memfd(t, page)
 	defer mapAs(t, other, unix.MAP_PRIVATE)()
@@ -45,8 +44,7 @@ func TestSharingOfAFile(t *testing.T) {
 	}
 }
 
-// fakePeer stands for the mappings of a process: the space gets answer for each of its files. asked
-// counts the calls, and reported has the files that the space has reported.
+// fakePeer answers what a check of mappings returns.
 type fakePeer struct {
 	answer   Sharing
 	asked    int
@@ -63,8 +61,7 @@ func newFakePeer(s *Space) *fakePeer {
 	return p
 }
 
-// A space does not access a file that the peer has mapped privately: each use is an error that
-// names share=on. The space reports the file once.
+// A private file is reported once.
 //
 // Invariant: dma: Memory that a space finds to be mapped privately by its peer is neither read nor
 // written.
@@ -101,7 +98,7 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	if len(p.reported) != 1 || !strings.HasPrefix(p.reported[0], "/memfd:") {
 		t.Errorf("told of %q", p.reported)
 	}
-	p.answer = SharingOn // the peer maps it again, now shared
+	p.answer = SharingOn // the peer maps it again
 	testkit.OK(t, s.Remove(page, page))
 	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: fd}))
 	token = s.Enter()
@@ -110,9 +107,7 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// The space reads a peer's mappings when it first maps a file, and at each Replace, but not for each
-// region that Add maps. It limits the rate of these reads, whatever the peer does: beyond that rate it
-// uses the last result.
+// A peer's mappings are checked when a file is first mapped, and at Replace, at a limited rate.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())
@@ -134,7 +129,7 @@ func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	testkit.Equal(t, "looks for a table of two more", p.asked, 3)
 	testkit.OK(t, s.Replace(nil))
 	began := time.Now()
-	for range 2000 { // a page that an IOMMU maps again and again, the only one of its file
+	for range 2000 { // as a guest's IOMMU that maps one page again and again
 		testkit.OK(t, s.Add(region(1)))
 		testkit.OK(t, s.Remove(page, page))
 	}

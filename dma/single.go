@@ -1,9 +1,8 @@
 package dma
 
-// Most frames have a few bytes in one or two segments; for these, two cursors cost more than the
-// copy. The functions in this file copy such frames faster.
+// These methods are for few bytes in one or two segments, for which two cursors cost more than the copy.
 
-// Read copies src to dst, a private slice, until one of them ends, and returns how many bytes it copied.
+// Read copies src to dst, a private slice, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)
 	for i := range src {
@@ -15,7 +14,7 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		k := copy(dst[n:], from) // dst is in no file, so it does not overlap from: see move
+		k := copy(dst[n:], from) // source and destination do not overlap, see move
 		if c.counting() {
 			c.done(&cursor{rest: dst[n:]}, &cursor{rest: from, region: s.Region, off: s.Off}, k)
 		}
@@ -24,8 +23,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind does the work of CopyBehind for at most one source segment and one destination segment
-// that has room for head. If the two segments may overlap, it copies nothing and done is false.
+// behind is CopyBehind if src has at most one segment, and dst has room for head. done is false if the segments
+// may overlap: then it has copied nothing.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)
@@ -52,8 +51,8 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	return n + uint64(k), nil, true
 }
 
-// overlap reports whether two segments may share bytes: they overlap in one file, or neither is in
-// a file.
+// overlap reports whether two segments may share bytes. It is true for any two segments of regions without a
+// file.
 func overlap(a, b *Segment) bool {
 	if b.Region == nil || b.Region.file != a.Region.file {
 		return false
@@ -65,7 +64,7 @@ func overlap(a, b *Segment) bool {
 	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
-// single counts the bytes that behind has copied to dst: head, and from, the first bytes of src.
+// single counts the bytes that behind has copied to dst.
 func (c *Copier) single(dst *Segment, head []byte, src *Segment, from []byte) {
 	if !c.counting() {
 		return

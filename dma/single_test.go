@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A copier counts nothing until Counts is called.
+// Counting begins with the first call of Counts.
 func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	c, buf := NewCopier(), NewBuffer(make([]byte, page), Host)
 	for _, want := range []uint64{0, 10} {
@@ -15,7 +15,6 @@ func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	}
 }
 
-// A copy of one segment from a GPU's memory is counted for that GPU, as one of several segments is.
 func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	f := openFile(t, page)
 	f.SetGPU(3)
@@ -31,8 +30,7 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
 
-// Two segments overlap if they share bytes of a file, in whatever regions they lie (copying them is
-// tested in TestOverlappingCopyIsAMove); neighbours do not overlap.
+// Segments that are neighbours do not overlap.
 func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 	f := openFile(t, 4*page)
 	g := testkit.Must(NewFiles().Open(memfd(t, 4*page), 0))(t)
@@ -53,7 +51,7 @@ func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 		{"neighbors by two regions", low.Segment(page+100, 50), high.Segment(150, 50), false},
 		{"of another file", low.Segment(100, 50), other.Segment(100, 50), false},
 		{"of no file", low.Segment(100, 50), buf.Segment(100, 50), false},
-		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true}, // without a file: always true
+		{"both of no file", buf.Segment(0, 50), buf.Segment(100, 50), true},
 	} {
 		if got := overlap(&tt.a, &tt.b); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

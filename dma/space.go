@@ -18,22 +18,22 @@ const MaxRegions = 65535
 // Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
 type Map struct {
 	IOVA, Size uint64
-	FD         int // the space neither keeps nor closes it; with NoAccess it is unused, and may be -1
+	FD         int // the space neither keeps nor closes it; unused with NoAccess
 	FileOffset uint64
-	ReadOnly   bool // the device may not write
-	NoAccess   bool // mapped but not accessible: every translation returns ErrAccess
+	ReadOnly   bool // devices may not write
+	NoAccess   bool // translations return ErrAccess
 }
 
 // RegionInfo describes a region of a space.
 type RegionInfo struct {
 	IOVA, Size         uint64
-	File               *File // nil if NoAccess
+	File               *File // nil with NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
-	NotShared          bool // set: NoAccess because the peer has mapped the file privately (SetPeer)
+	NotShared          bool // the peer has mapped the file privately (SetPeer)
 }
 
-// Space is the address space of one device: the guest memory that the device can reach.
+// Space is the guest memory that one device can reach.
 type Space struct {
 	name  string
 	files *Files
@@ -41,28 +41,28 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch.Epoch
 	iotlb atomic.Bool
-	kept  atomic.Int32 // number of descriptors that Discard left open
+	kept  atomic.Int32 // descriptors that Discard has kept
 
-	counts atomic.Bool // set by CountMemory
+	counts atomic.Bool // CountMemory was called
 
 	peer peer
 
-	nodes atomic.Int32 // NUMA nodes of the guest (SetNodes); 0: unknown
+	nodes atomic.Int32 // 0: unknown
 
-	mu    sync.Mutex         // held during a change of the table, not while the space waits for workers
+	mu    sync.Mutex         // held during a change of the table
 	count int                // under mu: regions in the table
-	using map[*File]struct{} // under mu: the files of regions that are mapped or still in use by workers
-	reach uint64             // under mu: the sum of the sizes of the files in using
+	using map[*File]struct{} // under mu: files of regions that are mapped, or that workers still use
+	reach uint64             // under mu: bytes of the files in using
 
-	left     map[FileID]uint64 // under mu: bytes that files occupied when they were unmapped (CountMemory)
-	leftMore uint64            // under mu: the bytes of the unmapped files for which left has no room
+	left     map[FileID]uint64 // under mu: bytes that unmapped files occupied (CountMemory)
+	leftMore uint64            // under mu: such bytes for which left has no room
 
-	faultMu sync.Mutex    // leaf: its holder takes no other lock
+	faultMu sync.Mutex    // whoever holds it takes no other lock
 	faulted chan struct{} // under faultMu
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
 
-// NewSpace returns an empty space that opens its files in files. The name is for errors.
+// NewSpace returns an empty space whose files are mapped by files. The name appears in errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.Init()
@@ -73,35 +73,29 @@ func NewSpace(name string, files *Files) *Space {
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
 
-// SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's
-// translations. Then a translation of an address outside all regions returns ErrMiss, in an
-// AddrError with the address and access that the owner has to ask the IOMMU for: the owner leaves
-// the space, adds the entry as a region, and tries again. When the IOMMU invalidates an entry, the
-// owner removes the region.
+// SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's translations.
+// Then an address outside all regions is ErrMiss, in an AddrError.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
-// Enter begins a section during which translated segments stay mapped. A worker is a goroutine that
-// is inside a space: between Enter and Leave. Enter never blocks, and one goroutine may be inside
-// several spaces. The caller passes the token to Leave, and must not wait for anything inside.
-// Enter also calls Guard for the goroutine.
+// Enter begins a section in which translated segments stay mapped; the goroutine is then a worker. Enter never
+// blocks, and one goroutine may be inside several spaces. The caller passes the token to Leave, and must not
+// wait while it is inside. Enter also calls Guard.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
 }
 
-// Leave ends the section that Enter began. After it, the goroutine must not use the segments that
-// it translated in the section.
+// Leave ends the section that Enter began, and with it the use of its segments.
 func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
-// Waits returns how often a change of the space has waited for workers inside it.
+// Waits returns how often a change has waited for workers.
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
-// Add maps a region. It does not wait for workers. The error is EEXIST if the region overlaps
-// another, EINVAL for a bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file,
-// ErrFault for a file that has faulted and is still mapped somewhere.
+// Add maps a region, without waiting for workers. EEXIST: it overlaps another; EINVAL: a bad range; ENOSPC: too
+// many regions or files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m, false)
 	if err != nil {
@@ -123,7 +117,6 @@ func (s *Space) Add(m Map) error {
 	return nil
 }
 
-// with returns the table with r added. The caller holds mu.
 func (s *Space) with(r *Region) (*table, error) {
 	if s.count >= MaxRegions {
 		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, s.count, unix.ENOSPC)
@@ -131,8 +124,8 @@ func (s *Space) with(r *Region) (*table, error) {
 	return s.table.Load().with(r)
 }
 
-// Remove unmaps the region that has exactly this address and size, and returns when no worker uses
-// it any more. The error is ENOENT if there is no such region.
+// Remove unmaps the region with exactly this address and size (else ENOENT), and waits for workers that may use
+// it.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -147,9 +140,8 @@ func (s *Space) Remove(iova, size uint64) error {
 	return nil
 }
 
-// RemoveRange unmaps all regions that lie in [iova, iova+size), which may be none, and returns when
-// no worker uses them any more. It waits once, however many regions there are. The error is EINVAL
-// if the range cuts a region, or is no valid range; then RemoveRange has changed nothing.
+// RemoveRange unmaps the regions that lie in [iova, iova+size), and waits once for workers that may use them.
+// EINVAL: the range cuts a region, or is no valid range; then nothing is changed.
 func (s *Space) RemoveRange(iova, size uint64) error {
 	s.mu.Lock()
 	t := s.table.Load()
@@ -165,8 +157,7 @@ func (s *Space) RemoveRange(iova, size uint64) error {
 	return nil
 }
 
-// RegionsIn lists the regions that lie in [iova, iova+size), by address. The error is EINVAL if the
-// range cuts a region, or is no valid range.
+// RegionsIn lists the regions that lie in [iova, iova+size), by address; EINVAL as for RemoveRange.
 func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	regions, err := s.table.Load().within(iova, size)
 	if err != nil {
@@ -175,8 +166,8 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	return infosOf(regions), nil
 }
 
-// Replace replaces all regions by maps at once, and returns when no worker uses the old regions any
-// more. On an error it has changed nothing.
+// Replace replaces all regions by maps at once, and waits for workers that use old regions. On an error it has
+// changed nothing.
 func (s *Space) Replace(maps []Map) error {
 	regions := make([]*Region, 0, min(len(maps), MaxRegions))
 	fail := func(err error) error {
@@ -218,14 +209,13 @@ func (s *Space) Replace(maps []Map) error {
 	return nil
 }
 
-// Close removes all regions and returns when no worker uses them any more. The owner may use the
-// empty space again.
+// Close removes all regions, and waits for workers. The space may be used again.
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
 func (s *Space) Regions() []RegionInfo { return infosOf(s.table.Load().all()) }
 
-// Has reports whether the space maps a region of f, or has unmapped one that workers still use.
+// Has reports whether the space or its workers use a region of f.
 func (s *Space) Has(f *File) bool {
 	if f == nil {
 		return false
@@ -235,8 +225,7 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open checks m and takes a reference to its file. If again is set, it checks how the peer has
-// mapped the file even if a region of the file is mapped already.
+// open makes the region of m, and takes a reference to its file. again is passed to isPrivate.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
@@ -271,15 +260,13 @@ func (s *Space) open(m Map, again bool) (*Region, error) {
 	return r, nil
 }
 
-// drop drops the reference that open took.
 func (s *Space) drop(r *Region) {
 	if r.file != nil {
 		r.file.Close()
 	}
 }
 
-// attach counts the region among its file's regions in this space, for faults and limits; the error is
-// ENOSPC if a limit is reached. The caller holds mu.
+// attach counts r among the regions of its file; ENOSPC means that a limit is reached. The caller holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -300,14 +287,13 @@ func (s *Space) attach(r *Region) error {
 		delete(s.left, f.id)
 	}
 	f.spaces[s]++
-	if g := f.gone.Load(); g != nil && g.fault != nil { // the file died after open
+	if g := f.gone.Load(); g != nil && g.fault != nil { // the file has died after open
 		s.reportFault(g.fault)
 	}
 	return nil
 }
 
-// detach removes the region from its file's count in this space, and with its last region the file
-// from using. The caller holds mu.
+// detach undoes attach. The caller holds mu.
 func (s *Space) detach(r *Region) {
 	if r.private {
 		s.peer.removed.Add(1)
@@ -326,8 +312,7 @@ func (s *Space) detach(r *Region) {
 	}
 }
 
-// retire waits until all workers that may use the old regions have left the space, and then
-// releases the regions.
+// retire waits until no worker uses the regions, and releases them.
 func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
@@ -346,7 +331,7 @@ func (s *Space) retire(old []*Region) {
 	}
 }
 
-// set makes t, which has count regions, the space's table. The caller holds mu.
+// set makes t the space's table. The caller holds mu.
 func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
 	s.count = count
@@ -358,5 +343,5 @@ func (s *Space) set(t *table, count int) {
 
 func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }
 
-// String returns the region's range, for errors.
+// String returns the region's range, for error messages.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }

@@ -12,7 +12,7 @@ import (
 
 const (
 	page = 4096
-	top  = 1<<64 - page // the last page
+	top  = 1<<64 - page // address of the last page
 )
 
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
@@ -27,10 +27,10 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
 	add(t, s, Map{IOVA: 12 * page, Size: 2 * page, FD: b, FileOffset: page})
 	add(t, s, Map{IOVA: 14 * page, Size: page, FD: a, FileOffset: 3 * page, ReadOnly: true})
-	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole
+	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a}) // after a hole in the addresses
 	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true})
-	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // up to 2^64
-	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // the region at the top does not continue here
+	add(t, s, Map{IOVA: top, Size: page, FD: b})                     // ends at 2^64
+	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page}) // a translation does not continue here after 2^64
 	if got := len(s.Regions()); got != 7 || s.Generation() != 7 {
 		t.Fatalf("%d regions, generation %d", got, s.Generation())
 	}
@@ -90,9 +90,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// In a space whose regions are IOTLB entries, an address outside all of them is a miss: the error names
-// the first missing address, so after one error for each missing entry, each followed by its addition,
-// the call succeeds. An entry that does not allow the access causes ErrAccess.
+// Each error names the first missing address.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)
@@ -138,9 +136,6 @@ func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	}
 }
 
-// A range may need as many segments as the limit allows, and no more: the walk over the regions
-// ends there.
-//
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is
 // freed when a short chain follows.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
@@ -148,18 +143,18 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
-	for i := range uint64(regions) { // the file's pages in reverse: no two pages are adjacent in both
+	for i := range uint64(regions) { // no two pages are neighbours in both address and file
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
 	testkit.OK(t, s.Replace(maps))
-	big := memfd(t, 3*maxSegment) // sparse
+	big := memfd(t, 3*maxSegment) // a sparse file
 	add(t, s, Map{IOVA: 1 << 40, Size: 3 * maxSegment, FD: big})
 	first := Segment{Off: 42}
 	for _, c := range []struct {
 		name    string
 		iova, n uint64
 		limit   int
-		want    int // segments, the first included; 0: too many
+		want    int // segments, first included; 0 means ErrScattered
 	}{
 		{"one", 0, page, 2, 2},
 		{"no room", 0, 1, 1, 0},
@@ -256,7 +251,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
 		t.Fatalf("after Close: %v, %d files", err, files.Len())
 	}
-	add(t, s, Map{Size: page, FD: other}) // after Close the space can map memory again
+	add(t, s, Map{Size: page, FD: other}) // a space can be used after Close
 	s.Close()
 }
 
@@ -316,7 +311,7 @@ func TestSpaceHoldsManyRegions(t *testing.T) {
 
 func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
 	s := guestSpace(t)
-	const size = 5<<30 + page // sparse, never touched
+	const size = 5<<30 + page // a sparse file
 	add(t, s, Map{IOVA: 1 << 40, Size: size, FD: memfd(t, size)})
 	segs, err := s.Translate(nil, 1<<40+1, size-1, Read)
 	if err != nil || Len(segs) != size-1 {

@@ -7,24 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxNode is the largest number of children of a node, and of regions in a leaf that is not the root;
-// every node except the root has at least half as many.
+// maxNode is the largest number of children of a node, and of regions in a leaf, except a root that is a leaf;
+// nodes below the root have at least half as many.
 const maxNode = 64
 
-// maxFlat is the largest number of regions for which the root is a leaf, because a search in one
-// leaf is faster. Most guests have fewer regions. A change copies the whole leaf, at most 8 KiB.
+// maxFlat is the most regions for which the root is a leaf: a search in one leaf is faster.
 const maxFlat = 512
 
-// table is a space's regions as workers see them: a B+ tree, sorted and disjoint. A node never
-// changes: with and without make new nodes on the path from the root to one leaf, and perhaps
-// beside it, and share the others.
+// table is a B+ tree of regions, sorted and disjoint. A node never changes: with and without make new nodes,
+// and share the others.
 type table struct {
-	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
-	regions []*Region // of a leaf: its regions
-	kids    []*table  // of any other node: its children
+	starts  []uint64  // address of each region, or of the first region below each child
+	regions []*Region // in a leaf
+	kids    []*table  // in another node
 }
 
-// newTable returns the tree of regions, which must be sorted and disjoint.
+// newTable returns a tree of the regions, which must be sorted and disjoint.
 func newTable(regions []*Region) *table {
 	if len(regions) <= maxFlat {
 		return leafOf(regions)
@@ -45,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts that each fit a node, as few as possible.
+// evenly cuts n items into nearly equal parts; a node has room for a part.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -73,8 +71,7 @@ func nodeOf(kids []*table) *table {
 	return t
 }
 
-// leaf returns the leaf with the last region that begins at or before iova, or the first leaf if
-// there is no such region.
+// leaf returns the leaf with the last region at or before iova, or the first leaf.
 func (t *table) leaf(iova uint64) *table {
 	for t.kids != nil {
 		t = t.kids[max(t.find(iova), 0)]
@@ -82,15 +79,12 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns the leaf, and the index in it, where a translation continues at iova, after its
-// index in node from has left the regions: from is an inner root, or the index is past the end of a
-// leaf. The leaf is nil in a tree of one leaf, after a translation has wrapped to address 0, and if no
-// region begins at or before iova. In a tree of one leaf, as for most guests, translate calls follow
-// only for addresses outside all regions.
+// follow returns the leaf, and the index in it, where a translation continues at iova after the leaf from; nil:
+// nowhere.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
-	if t.kids == nil || from != t && iova == 0 { // iova 0: the translation has wrapped past the last address
+	if t.kids == nil || from != t && iova == 0 { // iova 0: it has wrapped past the last address
 		return nil, 0
 	}
 	leaf = t.leaf(iova)
@@ -100,8 +94,7 @@ func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
 	return leaf, next
 }
 
-// find returns the index of the last of the node's starts at or before iova, or -1 if there is
-// none.
+// find returns the index of the last start at or before iova, or -1.
 func (t *table) find(iova uint64) int {
 	lo, hi := 0, len(t.starts)
 	for lo < hi {
@@ -114,7 +107,7 @@ func (t *table) find(iova uint64) int {
 	return lo - 1
 }
 
-// lastBefore returns the last region that begins at or before iova, or nil.
+// lastBefore returns the last region at or before iova, or nil.
 func (t *table) lastBefore(iova uint64) *Region {
 	t = t.leaf(iova)
 	if i := t.find(iova); i >= 0 {
@@ -123,11 +116,11 @@ func (t *table) lastBefore(iova uint64) *Region {
 	return nil
 }
 
-// walk calls f with each region that begins at or after iova, by address, until f returns false.
+// walk calls f with the regions from iova on, by address, until f returns false.
 func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	i := t.find(iova)
 	if t.kids != nil {
-		for _, k := range t.kids[max(i, 0):] { // from the first child that may have regions at or after iova
+		for _, k := range t.kids[max(i, 0):] {
 			if !k.walk(iova, f) {
 				return false
 			}
@@ -145,7 +138,6 @@ func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	return true
 }
 
-// all lists the regions.
 func (t *table) all() (regions []*Region) {
 	t.walk(0, func(r *Region) bool {
 		regions = append(regions, r)
@@ -154,8 +146,7 @@ func (t *table) all() (regions []*Region) {
 	return regions
 }
 
-// within lists the regions that lie in [iova, iova+size). The error is EINVAL if the range cuts a
-// region or is no valid range.
+// within lists the regions that lie in [iova, iova+size); EINVAL: the range cuts a region or is no valid range.
 func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	if size == 0 || size-1 > ^iova {
 		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
@@ -181,7 +172,6 @@ func (t *table) within(iova, size uint64) (regions []*Region, err error) {
 	return regions, nil
 }
 
-// with returns the tree with r added.
 func (t *table) with(r *Region) (*table, error) {
 	if err := t.free(r); err != nil {
 		return nil, err
@@ -197,7 +187,7 @@ func (t *table) with(r *Region) (*table, error) {
 	return halves[0], nil
 }
 
-// free returns EEXIST if r overlaps a region.
+// free returns EEXIST if r overlaps a region of the tree.
 func (t *table) free(r *Region) error {
 	clash := t.lastBefore(r.iova)
 	if clash == nil || r.iova-clash.iova >= clash.Size() {
@@ -234,13 +224,12 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// rebuildFrom decides when withoutAll builds the tree anew: when it removes more than one in
-// rebuildFrom regions. Building allocates at most 24 bytes for each region that stays; removing a
-// single region allocates some 2.5 KiB.
+// rebuildFrom says when withoutAll builds the tree anew, which then allocates less: if it removes more than one
+// region in so many.
 const rebuildFrom = 256
 
-// withoutAll returns the tree, which has count regions, without the regions from the first of gone
-// to its last.
+// withoutAll returns the tree without the regions gone, which are neighbours; count is the number of regions in
+// the tree.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -259,8 +248,7 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r, a region in the node or below it. The node itself may be too
-// short; its children are not.
+// remove returns the node without r. The new node may be too short.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -270,15 +258,13 @@ func (t *table) remove(r *Region) *table {
 	if len(kid.starts) >= maxNode/2 {
 		return nodeOf(spliced(t.kids, i, i+1, kid))
 	}
-	// The child is too short: merge it with its neighbour, and cut the result in two if it is too
-	// long. Each node except the root has at least two children, so there is a neighbour.
+	// The child is too short: merge it with a neighbour.
 	if i == 0 {
 		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
 	}
 	return nodeOf(spliced(t.kids, i-1, i+1, join2(t.kids[i-1], kid).halves()...))
 }
 
-// join2 returns a and b merged into one node.
 func join2(a, b *table) *table {
 	if a.kids == nil {
 		return leafOf(slices.Concat(a.regions, b.regions))
@@ -286,7 +272,6 @@ func join2(a, b *table) *table {
 	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
-// halves returns the node as one node, or as two if it is too long.
 func (t *table) halves() []*table {
 	n := len(t.starts)
 	switch {
@@ -298,7 +283,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns a copy of s in which the items what replace s[i:j].
+// spliced returns s with the items what in place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

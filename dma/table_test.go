@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// valid fails the test if the tree breaks a rule of its structure, and returns its height.
+// valid checks the tree's rules, and returns its height.
 func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
 	most := maxNode
@@ -41,7 +41,7 @@ func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	return height + 1
 }
 
-// The tree has the same regions as a sorted list, and older trees do not change.
+// Older trees do not change.
 func TestTableAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var model []*Region
@@ -115,12 +115,11 @@ func TestTableAgainstAList(t *testing.T) {
 	})
 }
 
-// A tree whose first or last regions are removed one by one loses levels, until it is a single
-// leaf.
+// A tree whose regions are removed loses levels.
 func TestTableShrinks(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		var model []*Region
-		for i := range uint64(maxNode*maxNode + 1) { // three levels
+		for i := range uint64(maxNode*maxNode + 1) { // enough for three levels
 			model = append(model, &Region{iova: 4 * i, size: 3, noAccess: true})
 		}
 		tree := newTable(slices.Clone(model))
@@ -143,16 +142,16 @@ func TestTableShrinks(t *testing.T) {
 	}
 }
 
-// A translation continues across the leaves of the tree, and does not wrap at the top.
+// A translation does not wrap at the end of the addresses.
 func TestTranslateAcrossLeaves(t *testing.T) {
 	s := guestSpace(t)
 	const regions = maxFlat + 5*maxNode
 	fd := memfd(t, page)
 	for i := range uint64(regions) {
-		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
+		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // they end at 2^64
 	}
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, page, 1, Read)), ErrUnmapped, "before the first region")
-	add(t, s, Map{Size: page, FD: fd}) // the region at 0, where a wrapped translation would continue
+	add(t, s, Map{Size: page, FD: fd}) // a wrapped translation would continue here
 	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
 		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
@@ -160,14 +159,13 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 1<<64-page, page+1, Write)), ErrUnmapped, "round the top")
 }
 
-// Adding or removing a region allocates on average at most 4 KiB, so no list of all regions; and
-// the largest number of regions occupies no more memory than the package's doc says.
+// A change must not copy all regions.
 func TestOneRegionOfManyIsCheap(t *testing.T) {
 	leakFree(t)
 	const (
-		each = 4 << 10 // on average; a table of 65,535 addresses and pointers has 1 MiB
+		each = 4 << 10 // bytes per change, on average; a table of 65,535 addresses and pointers has 1 MiB
 		all  = 16 << 20
-		rest = 4 << 20 // the bound in the package's doc; removing them one by one allocates 150 MiB
+		rest = 4 << 20 // bytes; removing the regions one by one allocates 150 MiB
 	)
 	fd := memfd(t, page)
 	s := NewSpace("guest", NewFiles())
@@ -204,8 +202,7 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
 }
 
-// A change of the tree makes one or two new nodes on each level, also if it splits or merges
-// leaves. The new tree shares all other nodes with the old one.
+// A change makes one or two new nodes on each level.
 func TestChangeCopiesAFewNodes(t *testing.T) {
 	const n = 50_000
 	regions := make([]*Region, n)
@@ -242,7 +239,6 @@ func TestChangeCopiesAFewNodes(t *testing.T) {
 	}
 }
 
-// nodes calls f with each node.
 func (t *table) nodes(f func(*table)) {
 	f(t)
 	for _, k := range t.kids {
@@ -250,8 +246,7 @@ func (t *table) nodes(f func(*table)) {
 	}
 }
 
-// RemoveRange waits for workers once, however many regions it removes, and not at all if none is
-// inside.
+// RemoveRange waits once, and not at all if no worker is inside.
 func TestOneWaitForManyRegions(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, page)

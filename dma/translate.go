@@ -9,23 +9,21 @@ import (
 // ErrUnmapped is the error for an address in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
-// ErrMiss replaces ErrUnmapped if the regions are IOTLB entries (Space.SetIOTLB).
+// ErrMiss replaces ErrUnmapped if the regions are the entries of an IOTLB (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
-// ErrAccess is the error for a write to a read-only region, any use of an inaccessible one, and a
-// pin of process memory.
+// ErrAccess is the error for an access that a region does not allow.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is the error for a range that lies in more pieces than its user accepts.
+// ErrScattered is the error for memory in more pieces than the caller accepts.
 var ErrScattered = errors.New("memory in too many pieces")
 
-// Access is a kind of access of a device to memory: read or write.
+// Access is a device's kind of access to memory.
 type Access uint8
 
-// Kinds of access.
 const (
-	Read  Access = iota // the device reads
-	Write               // the device writes
+	Read Access = iota
+	Write
 )
 
 // String returns "read" or "write".
@@ -36,14 +34,14 @@ func (a Access) String() string {
 	return "write"
 }
 
-// AddrError is the error for an address that a device cannot use. Error formats the text only on
-// demand, because guests can cause many such errors.
+// AddrError is the error for an address that a device cannot use. Guests can cause many: the text is formatted
+// only on demand.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that the device cannot use; of Pin, where the range begins
-	Len    uint64 // how many bytes the caller wanted from IOVA on
+	IOVA   uint64 // the first address that cannot be used; for Pin, the start of the range
+	Len    uint64 // bytes wanted from IOVA on
 	Access Access
-	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrBounds or ErrScattered
+	Err    error
 }
 
 // Error implements error.
@@ -51,28 +49,25 @@ func (e *AddrError) Error() string {
 	return fmt.Sprintf("space %s: %v of %#x bytes at %#x: %v", e.Space, e.Access, e.Len, e.IOVA, e.Err)
 }
 
-// Unwrap returns the sentinel.
+// Unwrap returns ErrUnmapped, ErrMiss, ErrAccess or another such error.
 func (e *AddrError) Unwrap() error { return e.Err }
 
-// maxSegment is the longest segment that Translate makes, in bytes.
+// maxSegment is the largest length of a segment in bytes.
 const maxSegment = 1 << 30
 
-// Translate appends to dst the segments of [iova, iova+n). The range may cross from one region to
-// an adjacent one; each segment lies in one region. The caller is inside the space. On an error,
-// which is an *AddrError, Translate returns dst unchanged.
+// Translate appends to dst the segments of [iova, iova+n); a segment lies in one region. The caller is
+// inside the space (Enter). After an *AddrError dst is unchanged.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax does the work of Translate with at most limit segments in the result, which includes
-// dst. If the range needs more, it returns ErrScattered without making a further segment: limit
-// bounds time and memory, however many regions the guest has made.
+// TranslateMax is Translate for a result of at most limit segments, with dst; more are ErrScattered. limit
+// bounds time and memory, whatever regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate does the work of TranslateMax with root, a table that the space had at some time since
-// the caller entered it.
+// translate is TranslateMax with a table that was the space's at some time since Enter.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -95,9 +90,9 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 			return dst, &AddrError{s.name, iova, n, a, ErrScattered}
 		}
 		n -= k
-		iova += k // may wrap to 0 behind the last region: then no further region follows
+		iova += k // may wrap to 0
 		for ; k > maxSegment; k -= maxSegment {
-			if len(out)+1 >= limit { // at least one further segment follows this one
+			if len(out)+1 >= limit {
 				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
 			}
 			out = append(out, Segment{r, off, maxSegment})
@@ -108,7 +103,6 @@ func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64,
 	return out, nil
 }
 
-// unmapped returns the error for an address in no region.
 func (s *Space) unmapped(iova, n uint64, a Access) error {
 	if s.iotlb.Load() {
 		return &AddrError{s.name, iova, n, a, ErrMiss}
@@ -116,23 +110,22 @@ func (s *Space) unmapped(iova, n uint64, a Access) error {
 	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
-// ReadAt fills dst with the bytes at iova, for structures that a device copies (descriptor tables).
-// The caller is inside the space. No Copier counts these bytes.
+// ReadAt fills dst with the bytes at iova, such as a structure that a device reads. The caller is inside the
+// space (Enter). No Copier counts these bytes.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	t := NewTranslator(s)
 	return t.ReadAt(dst, iova)
 }
 
-// Pin is a piece of a region whose file stays mapped until Close, however the space changes.
+// Pin is a piece of a region. Its file stays mapped until Close, even if the space changes.
 type Pin struct {
 	file *File
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n) as memory, for rings: the range must lie in one region, which the device
-// may write. The caller guards every access with Recover. The caller closes the pin when a change of
-// the space has mapped other memory at the address.
+// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. The caller protects
+// its accesses by Recover.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -145,15 +138,14 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	case off >= size:
 		return nil, s.unmapped(iova, n, Write)
 	case n > size-off:
-		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
+		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the range goes beyond the region's end
 	case r.noAccess || r.readOnly:
 		return nil, &AddrError{s.name, iova, n, Write, r.denied()}
 	}
-	return r.Pin(off, n) // safe: the region holds a reference to its file until Leave
+	return r.Pin(off, n) // until Leave the region has a reference to its file
 }
 
-// Pin returns [off, off+n) of the region as memory, like Space.Pin. It is for callers that have the
-// region itself, such as a region of a GPU, and keep its file open.
+// Pin is Space.Pin for [off, off+n) of the region, whose file the caller keeps open.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:
@@ -168,13 +160,13 @@ func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
 }
 
-// Bytes returns the memory. The guest shares the memory; the caller must not use it after Close.
+// Bytes returns the memory, which is the guest's, too. It is valid until Close.
 func (p *Pin) Bytes() []byte { return p.mem }
 
 // File returns the file that the memory lies in.
 func (p *Pin) File() *File { return p.file }
 
-// Close releases the memory. A second Close does nothing.
+// Close releases the memory. It is idempotent.
 func (p *Pin) Close() {
 	if p.mem != nil {
 		p.mem = nil

@@ -2,19 +2,18 @@ package dma
 
 import "math"
 
-// Translator translates addresses of one space for one user, such as a ring, whose buffers mostly
-// lie in the same region: it tries the region of the last address first. One goroutine at a time
-// uses it, between Space.Enter and Space.Leave.
+// Translator translates addresses of one space. It first tries the region where the last translation ended. One
+// goroutine at a time uses it, between Space.Enter and Space.Leave.
 type Translator struct {
 	space  *Space
-	table  *table  // the table that region comes from; if the space has another table, region is void
-	region *Region // the region of the last segment that translate made; nil: none yet
+	table  *table  // the table that contains region
+	region *Region // the region where the last translation ended; nil: none
 }
 
 // NewTranslator returns a Translator of a space.
 func NewTranslator(s *Space) Translator { return Translator{space: s} }
 
-// TranslateMax returns the same as Space.TranslateMax.
+// TranslateMax is Space.TranslateMax.
 func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	if r := t.region; r != nil && t.table == t.space.table.Load() {
 		off := iova - r.iova
@@ -25,7 +24,7 @@ func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Ac
 	return t.translate(dst, limit, iova, n, a)
 }
 
-// translate asks the space, and remembers the last region that it found.
+// translate remembers the region where the translation ends.
 func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	root := t.space.table.Load()
 	out, err := t.space.translate(root, dst, limit, iova, n, a)
@@ -35,7 +34,7 @@ func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Acces
 	return out, err
 }
 
-// ReadAt does the work of Space.ReadAt for a caller that defers Recover itself.
+// ReadAt is Space.ReadAt without Recover.
 func (t *Translator) ReadAt(dst []byte, iova uint64) error {
 	var few [2]Segment
 	segs, err := t.TranslateMax(few[:0], math.MaxInt, iova, uint64(len(dst)), Read)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Translator remembers a region only while it is mapped.
+// The last region is forgotten when it is unmapped.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {

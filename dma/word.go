@@ -8,39 +8,36 @@ import (
 	"unsafe"
 )
 
-// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees
-// either the old word or the new one, and a reader that loads the new word as an acquire (LoadWord;
-// a driver's read barrier) also sees everything that was stored before it. So StoreWord can publish
-// a ring entry by its last word, if that word marks the entry as valid. b must start at a multiple
-// of 4 (Aligned) and have at least 4 bytes.
+// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees either the
+// old word or the new one, and a reader that loads the new word as an acquire (LoadWord; a driver's read
+// barrier) also sees what was stored before it. b must start at a multiple of 4 (Aligned) and have at least 4
+// bytes.
 //
-// Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
-// compiler moves no store behind it. Both architectures are little endian.
+// On amd64 the store is XCHG, on arm64 STLR, both a release.
 func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }
 
-// LoadWord loads the word at the start of b, as an acquire: later loads see everything that the peer
-// stored before it stored the word.
+// LoadWord loads the word at the start of b, as an acquire: later loads see what the peer stored before it
+// stored the word.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v in the word at the start of b if the word equals old, and reports whether
-// it stored v. It is for a word that both sides change. It is both a release and an acquire.
+// CompareAndSwapWord stores v in the word at the start of b if that equals old, and reports whether it did. It
+// is both a release and an acquire.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
-// word returns a pointer to the first 4 bytes of b; it panics if b has less capacity or is not
-// 4-aligned.
+// word returns the address of the word at the start of b. It panics if b does not start at a multiple of 4.
 func word(b []byte) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b has a capacity of fewer than 4 bytes
+	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b is too short
 	if uintptr(p)&3 != 0 {
 		panic(fmt.Sprintf("dma: word at %p is not aligned", p))
 	}
 	return (*uint32)(p)
 }
 
-// Aligned reports whether the memory starts at a multiple of n, a power of two.
+// Aligned reports whether the memory starts at a multiple of n, which must be a power of two.
 func (p *Pin) Aligned(n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p.mem)))&(n-1) == 0
 }

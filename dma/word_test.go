@@ -6,8 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// StoreWord stores the whole word in little endian, and nothing beside it; it refuses memory that
-// cannot hold a word.
+// StoreWord refuses memory that cannot hold a word.
 func TestStoreWord(t *testing.T) {
 	b := make([]byte, 16)
 	for i := range b {

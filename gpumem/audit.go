@@ -17,47 +17,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditWindow is the smallest number of successive bytes of a stream that make a hit.
+// AuditWindow is the least length of a hit, in bytes.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. Two streams whose seeds differ by k*step, with
-// k less than Bytes/8, have bytes in common: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed. The streams of two seeds that differ by k*step, with
+// k below Bytes/8, have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
 }
 
-// Hit is a piece of a stream that Audit found in memory: as long as possible, and at least AuditWindow bytes.
+// Hit is a piece of a stream in memory.
 type Hit struct {
-	Off       uint64 // offset in the memory
+	Off       uint64 // where it begins in the memory
 	Len       uint64
-	Stream    int // index in the list of streams
+	Stream    int // index of the stream
 	StreamOff uint64
 }
 
 // auditChunk is the number of bytes that a worker scans at a time.
 const auditChunk = 1 << 20
 
-// Audit finds every piece of the streams in ram that is long enough, at any alignment in both, in the
-// order of ram.
+// Audit finds the pieces of streams in ram of at least AuditWindow bytes, at any alignment.
 //
-// It is exact: a hit has at least AuditWindow bytes, compared with the stream byte by byte, and no
-// window is missed. Unrelated bytes make a false hit only if they equal a window by chance: for
-// random bytes, all windows of 2^40 bytes of stream and all offsets of 2^40 bytes of memory are
-// 2^80 pairs, so the probability is 2^80/2^512. Memory with little variety (zeros, text, code,
-// pointers) can equal a window only if it contains at least seven of the words that mix64 makes of
-// seven successive states.
+// Among 2^40 random bytes of memory and 2^40 of streams the probability of a false hit is 2^80/2^512.
 //
-// ram must not shrink during the call. For a guest's memory use AuditReader on its file: a read from a
-// hole of a mapped memfd would allocate pages, and the file may be truncated.
+// ram must not shrink during the call. Audit of a mapped sparse file may fill its holes: use AuditReader.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, which up to two goroutines read at the same time. If r
-// is an *os.File, AuditReader skips the file's holes (which moves the file offset).
+// AuditReader is Audit for the size bytes of r, with up to two readers at the same time. It skips holes of an
+// *os.File, whose offset it moves.
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)
@@ -75,24 +68,22 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes returns a function that reports whether a range of a file consists only of holes, for
-// ranges in any order.
+// holes reports whether a range of a file is a hole.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		data, err := f.Seek(int64(off), unix.SEEK_DATA)
-		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // ENXIO: no data from off on
+		return err == nil && uint64(data) >= off+n || errors.Is(err, unix.ENXIO) // there is no data from off on
 	}
 }
 
-// view returns [off, off+n) of the memory, valid until its next call.
+// view returns [off, off+n) of the memory, valid until the next call.
 type view func(off, n uint64) ([]byte, error)
 
-// audit scans size bytes in chunks. A worker sees each chunk together with the next AuditWindow-1
-// bytes, so that a window lies in the view of the chunk in which it begins; join merges hits that
-// are cut at the ends of views.
+// audit lets workers scan the memory in chunks, each with AuditWindow-1 bytes beyond it; join merges hits that
+// are cut there.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -128,8 +119,7 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 	return join(all), nil
 }
 
-// join merges hits that are parts of one piece: of the same stream, at the same distance between
-// stream and memory, overlapping or adjacent.
+// join sorts the hits, and merges the ones that overlap or adjoin in the memory and in the stream.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
 		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
@@ -152,18 +142,18 @@ func join(hits []Hit) []Hit {
 	return out
 }
 
-// scanner searches for streams; one goroutine uses it.
+// scanner scans memory for the streams; one goroutine uses it.
 type scanner struct {
 	streams []Stream
 	targets []target
 	hits    []Hit
 }
 
-// target is a stream, prepared for the search.
 type target struct {
-	base  uint64 // for word number i of the stream unmix64(word)*stepInv - base == i
-	words uint64 // complete words in the stream
-	// end and distance of the last hit in this view, so that confirm compares a long hit only once
+	base  uint64 // word number i has unmix64(word)*stepInv - base == i
+	words uint64 // number of words in the stream
+	// The last hit, inside which confirm skips places: its end in b, and its offset in the stream less the one in
+	// b.
 	end      uint64
 	distance uint64
 }
@@ -180,9 +170,8 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// It skips blocks of zeros, except the AuditWindow-1 bytes next to other blocks. No window consists
-// only of zeros: it has at least seven words of the stream, which all differ, because mix64 is a
-// bijection.
+// It skips blocks of zeros, but for AuditWindow-1 bytes next to other blocks. A window contains seven words of
+// the stream, which differ, as mix64 is a bijection: one at most is zero.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
@@ -204,10 +193,9 @@ func (s *scanner) scan(b []byte, off uint64) {
 
 // probe finds the pieces that have a window in b[from:to].
 //
-// A window contains at least seven complete words of its stream, at offsets that are eight bytes
-// apart. Testing eight offsets after each multiple of 56 finds one of the seven: their offsets are
-// the seven residues modulo 56 that are congruent modulo 8, and any eight successive residues
-// include one of these.
+// A window contains at least seven complete words of its stream, whose offsets are eight bytes apart. Testing
+// eight offsets after each multiple of 56 finds one of these words: modulo 56 they are the seven residues that
+// are congruent modulo 8.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	last := to - 8
 	for group := from; group <= last; group += 56 {
@@ -222,7 +210,7 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	}
 }
 
-// confirm compares the bytes around b[pos], where a word of stream i was found, with the stream.
+// confirm compares the bytes around b[pos] with stream i around streamOff, and records a hit.
 func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
 	if uint64(pos) < t.end && streamOff-uint64(pos) == t.distance {
@@ -240,8 +228,6 @@ func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 		StreamOff: streamOff - uint64(before)})
 }
 
-// zeros is a block of zeros.
 var zeros [auditBlock]byte
 
-// zero reports whether b, at most a block, is all zeros.
 func zero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }

@@ -17,8 +17,8 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i, from byte so on, to ram[pos:], and writes bytes before and after
-// them that do not continue the stream.
+// plant writes n bytes of stream i, from byte so on, to ram[pos:], and bytes that differ from the stream next
+// to them.
 func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
 	FillAt(ram[pos:pos+n], seed, so)
@@ -30,8 +30,7 @@ func plant(ram []byte, pos, n, i int, so uint64) {
 	}
 }
 
-// TestAuditFindsEachWindow plants one window, one byte less or nine more, at every alignment of memory
-// and stream, near the ends of blocks and chunks, among zeros and among other bytes.
+// The window is planted at each alignment.
 //
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
@@ -55,7 +54,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 						plant(ram, pos, n, 0, so)
 						lo, hi := max(pos-auditBlock-1, 0), min(pos+n+auditBlock+1, size)
 						s := newScanner(auditStreams)
-						if d%24 == 0 { // all of memory now and then, otherwise a part
+						if d%24 == 0 { // sometimes scan all of memory
 							s.hits = Audit(ram, auditStreams)
 						} else {
 							s.scan(ram[lo:hi], uint64(lo))
@@ -75,8 +74,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
-// TestAuditAtTheEnds audits memory of 64 to 319 bytes that ends, or begins, with a window, at every
-// alignment of the stream.
+// Memory ends or begins with a window.
 func TestAuditAtTheEnds(t *testing.T) {
 	for size := AuditWindow; size < 5*AuditWindow; size++ {
 		for so := range uint64(8) {
@@ -93,14 +91,13 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// TestAuditIntoZeros plants windows that begin or end with zeros, so that these zeros lie in blocks of
-// zeros.
+// The first or last bytes of a window are zeros in a block of zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // becomes the offset of a window that begins, or ends, with so many zeros
+				so := align // find a window that begins or ends with so many zeros
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -110,7 +107,7 @@ func TestAuditIntoZeros(t *testing.T) {
 						break
 					}
 				}
-				for blocks := 1; blocks <= 8; blocks++ { // the window's place in probe's groups of 56 bytes depends on blocks
+				for blocks := 1; blocks <= 8; blocks++ { // moves the window in probe's groups of 56 bytes
 					ram := make([]byte, (blocks+2)*auditBlock)
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1
@@ -135,9 +132,6 @@ func TestAuditIntoZeros(t *testing.T) {
 	}
 }
 
-// TestAuditAgainstSimple compares random plants with a search that tries every window at every
-// offset.
-//
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
@@ -175,7 +169,7 @@ func TestAuditAgainstSimple(t *testing.T) {
 	})
 }
 
-// simpleAudit looks up every window of memory in a map of all windows of the streams.
+// simpleAudit finds the hits by a map of all windows.
 func simpleAudit(ram []byte, streams [][]byte) []Hit {
 	var hits []Hit
 	for i, s := range streams {
@@ -195,9 +189,9 @@ func simpleAudit(ram []byte, streams [][]byte) []Hit {
 func TestAuditOfLongPieces(t *testing.T) {
 	ram := make([]byte, 3*auditChunk+777)
 	random(rand.New(rand.NewPCG(5, 6)), ram)
-	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // over two ends of chunks
+	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // the piece crosses two ends of chunks
 	plant(ram, 2*auditChunk+2000, 100, 0, 0)
-	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // the end of the stream at the end of memory
+	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // both memory and stream end with it
 	want := []Hit{
 		{Off: 5, Len: 2*auditChunk + 1000, Stream: 1, StreamOff: 1<<40 - 4*auditChunk},
 		{Off: 2*auditChunk + 2000, Len: 100, Stream: 0, StreamOff: 0},
@@ -214,7 +208,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// TestAuditWithTheZeroWord has windows, between zeros, at and beside a word of the stream that is zero.
+// One of the stream's words is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}

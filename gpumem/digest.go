@@ -15,34 +15,30 @@ import (
 	"vnic.dev/vnic/internal/sha256x16"
 )
 
-// DigestPiece is the size, in bytes, of the pieces whose digests Digest hashes.
+// DigestPiece is the length of a piece of Digest, in bytes.
 const DigestPiece = 1 << 20
 
-// groupLen is the number of bytes that a worker hashes at a time: a piece for each lane of sha256x16.
+// groupLen is the length of a group: a piece for each lane of sha256x16.
 const groupLen = sha256x16.Lanes * DigestPiece
 
-// inLanes is set if workers hash contiguous groups in the lanes of sha256x16.
 var inLanes = sha256x16.Available
 
 // Extent is [Off, Off+Size) of a GPU's memory.
 type Extent struct{ Off, Size uint64 }
 
-// Digest returns the digest of memory of a GPU, all extents concatenated: the SHA-256 of the
-// SHA-256s of its pieces of DigestPiece bytes (the last may be shorter). The memory must lie in
-// buffers that the Engine's port (a guest's NIC) has registered, else the error is EFAULT.
+// Digest returns the digest of extents of a GPU's memory: the SHA-256 of the SHA-256s of their pieces of
+// DigestPiece bytes (the last may be shorter). EFAULT: some of the memory is outside the buffers that the
+// Engine's port (a guest's NIC) has registered.
 //
-// Digest is for the host: guests cannot call it, and it does not count towards MaxJobs. It works as
-// jobs do, in steps of 1 MiB, shares with them the limit of maxInHand steps at a time, and enters the
-// address space and the registry for each step. It needs 32 bytes of memory per piece. Its error wraps
-// the cause of ctx if ctx ends, or ECANCELED after CancelAll or Reset; when it returns, all its workers
-// have ended.
+// Digests and jobs share the limit of maxInHand pieces in progress. An error wraps the cause of ctx if ctx
+// ends, or ECANCELED after CancelAll or Reset.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest, but until hurry, if it is not nil, is closed it uses a single thread of policy
-// SCHED_IDLE, so that it hardly slows down other work, or waits if that policy is not permitted. A
-// removal of a mapping or buffer may have to wait until that thread has finished its step of 1 MiB.
+// DigestIdle is Digest at low priority: until hurry is closed, it uses a single thread of policy SCHED_IDLE, or
+// waits if that is not permitted. With a nil hurry it is Digest. A removal of memory may have to wait until
+// that thread has hashed a piece.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)
@@ -98,7 +94,6 @@ func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurr
 	return sum, nil
 }
 
-// enterDigest adds a digest to the jobs that CancelAll cancels, until leave.
 func (e *Engine) enterDigest() *running {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,16 +103,14 @@ func (e *Engine) enterDigest() *running {
 	return r
 }
 
-// digest is a call of Digest.
 type digest struct {
 	gpu     *GPU
 	extents []Extent
 	total   uint64
-	next    atomic.Uint64 // start of the group that a worker takes next
-	sums    [][32]byte    // the worker that hashes a piece writes the piece's sum
+	next    atomic.Uint64 // where the next group begins
+	sums    [][32]byte    // the digests of the pieces
 }
 
-// run is a worker: it hashes groups of pieces until none is left.
 func (d *digest) run(w *work) error {
 	h, lanes := sha256.New(), new(sha256x16.State)
 	for {
@@ -141,8 +134,8 @@ func (d *digest) run(w *work) error {
 	}
 }
 
-// contiguous returns where [pos, pos+groupLen) of the extents begins in the GPU's memory. ok is
-// false unless the range lies in one extent and in one buffer.
+// contiguous returns where [pos, pos+groupLen) of the extents begins in the memory. ok means that it lies in
+// one extent and in one buffer.
 func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 	if d.total-pos < groupLen {
 		return 0, false
@@ -156,11 +149,10 @@ func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
 }
 
-// group hashes sixteen pieces, from off on, in parallel: in each step a part of every piece,
-// pieceLen bytes in all.
+// group hashes the pieces of a group in parallel.
 func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]byte) error {
 	const part = pieceLen / sha256x16.Lanes
-	const span = groupLen - DigestPiece + part // from the first part's beginning to the last one's end
+	const span = groupLen - DigestPiece + part // from the first part to the end of the last one
 	lanes.Reset()
 	for pos := uint64(0); pos < DigestPiece; pos += part {
 		if err := d.look(w, off+pos, span, pieceLen, func(b []byte) { lanes.Write(b, DigestPiece, part) }); err != nil {
@@ -171,7 +163,6 @@ func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]b
 	return nil
 }
 
-// piece hashes [pos, pos+n) of the extents.
 func (d *digest) piece(w *work, h hash.Hash, pos, n uint64, sum *[32]byte) error {
 	h.Reset()
 	if err := d.segments(pos, n, func(off, n uint64) error {
@@ -183,7 +174,7 @@ func (d *digest) piece(w *work, h hash.Hash, pos, n uint64, sum *[32]byte) error
 	return nil
 }
 
-// segments calls f with the places in the GPU's memory where [pos, pos+n) of the extents lies.
+// segments calls f with the ranges of memory that make up [pos, pos+n) of the extents.
 func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	for _, x := range d.extents {
 		if n == 0 {
@@ -202,7 +193,7 @@ func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	return nil
 }
 
-// look calls f with [off, off+n) of the GPU's memory, and counts reads bytes as hashed.
+// look calls f with [off, off+n) of the memory, and counts reads bytes as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
 	return w.view(off, n, func(b []byte) {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns an engine and a GPU of n MiB that is one buffer.
+// bigRig returns a GPU of n MiB with one buffer of the same size.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -33,7 +33,6 @@ func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	return g, reg, e
 }
 
-// memory calls f with all of a GPU's memory.
 func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	t.Helper()
 	testkit.OK(t, dma.NewCopier().View(g.Region().Segment(0, uint32(g.Size())), int(g.Size()), func(b []byte) error {
@@ -42,7 +41,7 @@ func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	}))
 }
 
-// naive computes the digest by its definition.
+// naive computes the digest as its definition says.
 func naive(b []byte, extents []Extent) [32]byte {
 	var all, list []byte
 	for _, x := range extents {
@@ -87,14 +86,14 @@ func testDigestIsThatOfTheListOfPieces(t *testing.T) {
 	}
 }
 
-// One flipped bit changes a digest, and so does a swap of two pieces or of two pages.
+// A flipped bit changes the digest, as do swapped pieces and swapped pages.
 func TestDigestFindsWhatIsWrong(t *testing.T) {
 	g, _, e := bigRig(t, 33)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
 	all := []Extent{{0, 33 << 20}}
 	digest := func() [32]byte { return testkit.Must(e.Digest(t.Context(), 0, all))(t) }
 	good := digest()
-	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in lanes, and in the rest
+	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in groups and in the rest
 		memory(t, g, func(b []byte) { b[place] ^= 0x10 })
 		if digest() == good {
 			t.Errorf("a flipped bit at %#x is not found", place)
@@ -140,14 +139,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Memory outside the port's buffers: a hole of one page, with and without lanes.
+	// Leave holes between buffers.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// Adjacent buffers leave no hole, although no group of lanes crosses from one to another.
+	// A group is not read across two buffers.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte
@@ -155,10 +154,10 @@ func TestDigestIsRefused(t *testing.T) {
 	testkit.Equal(t, "digest", testkit.Must(e.Digest(t.Context(), 0, all))(t), want)
 }
 
-// CancelAll ends a digest, and waits for it.
+// CancelAll waits for a digest.
 func TestDigestEndsByCancelAll(t *testing.T) {
 	_, _, e := bigRig(t, 64)
-	for range maxInHand { // no piece gets its turn
+	for range maxInHand { // no piece of the digest gets a place
 		e.inHand <- struct{}{}
 	}
 	errc := make(chan error, 1)
@@ -185,7 +184,6 @@ func TestDigestEndsByCancelAll(t *testing.T) {
 	testkit.Equal(t, "bytes hashed", e.Stats().Hashed, 0)
 }
 
-// A file that loses its memory makes the digest fail, also in lanes, and does not end the process.
 func TestDigestOfMemoryThatGoes(t *testing.T) {
 	files := dma.NewFiles()
 	ram := testkit.Memfd(t, 32<<20)

@@ -1,20 +1,14 @@
-// Package gpumem implements fake GPUs: their memory, the buffers of it that ports (guests' NICs)
-// may use, and the engines that work on it.
+// Package gpumem implements fake GPUs: their memory, the buffers of it that ports (guests' NICs) may use, and
+// the engines that work on it.
 //
-// On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
-// never by a guest's address. A port has a Registry of the buffers that its guest registered in
-// that memory, and an Engine whose jobs copy and hash bytes of these buffers, so that a guest's CPU
-// need not touch payload.
+// On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset). A port has a
+// Registry of its guest's buffers, and an Engine whose jobs copy and hash their bytes.
 //
-// In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive: it gives them
-// to the NIC's queues, and counts the references to the payload that the NIC wrote there. Tokens
-// are the ids by which a socket's user returns its frags, each a piece {offset, length} of a page
-// (Linux devmem TCP: net/core/devmem.c). Package stack uses Pool and Tokens; they access no GPU
-// memory.
+// In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive, and counts references to
+// the payload there. Tokens are the numbers by which a socket's user returns pieces of pages (Linux devmem TCP:
+// net/core/devmem.c).
 //
-// FillPattern and Audit prove that no payload is in host memory: payload consists of 64-byte
-// windows that do not occur by chance, and Audit finds each of them in memory where it should not
-// be.
+// FillPattern makes payload that does not occur by chance, for Audit to find.
 //
 // The package is not API (README, Stability).
 package gpumem

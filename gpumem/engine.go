@@ -14,74 +14,72 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Status is the progress or the result of a job.
+// Status is the state of a job.
 type Status struct {
 	ID    uint64
 	Done  bool
-	Errno syscall.Errno // once done; 0 is success
+	Errno syscall.Errno // valid when the job is done; 0: success
 	Err   error         // the error behind Errno, for logs
-	Entry uint32        // number of entries done: the index of the first one that is not completely done
-	Bytes uint64        // bytes done
-	Sum   [32]byte      // of SHA256
+	Entry uint32        // index of the first entry that is not completely done
+	Bytes uint64        // number of bytes done
+	Sum   [32]byte      // result of SHA256
 }
 
-// EngineOptions configure an Engine.
+// EngineOptions are options of NewEngine.
 type EngineOptions struct {
-	MaxJobs int // the most jobs at one time; 0: 16
-	Keep    int // number of ended jobs whose status the Engine keeps for Poll; 0: 256
-	// A job's goroutine calls Done, if it is not nil, when the job has ended. CancelAll waits until the
-	// calls for the jobs that it has stopped have returned: so Done must not wait for a caller of CancelAll.
+	MaxJobs int // jobs at one time; 0 means 16
+	Keep    int // ended jobs that Poll knows; 0 means 256
+	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll waits for it: it must not wait
+	// for a caller of CancelAll.
 	Done func(Status)
-	// ToGuest and FromGuest return the links that a copy crosses between a GPU, by its number, and
-	// guest memory of a NUMA node, or -1 if the node is unknown: a job sleeps while one of the
-	// links is busy. nil: copies are not delayed.
+	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node, or -1 if unknown; a
+	// copy waits for them. nil: no delay.
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many pieces, of an Engine's jobs and digests, may be in progress at the same time.
+// maxInHand is how many pieces may be in progress at a time.
 const maxInHand = 2
 
-// Engine runs the jobs of one port (a guest's NIC). Its methods may be called from any goroutine.
+// Engine runs the jobs of one port (a guest's NIC). Several goroutines may call its methods.
 //
-// A job has its own goroutine and works in pieces of at most 1 MiB. For each piece it enters the
-// guest's address space and the registry again. So a job that still needs a mapping or buffer when it
-// is removed fails with EFAULT, and the removal waits only for the pieces in progress.
+// A job works in pieces of at most 1 MiB, and enters the guest's address space and the registry anew for each
+// one. A removal waits for the pieces in progress; a job that needs more of that memory fails with EFAULT.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	inHand   chan struct{} // has one element for each piece in progress
+	inHand   chan struct{} // has an element for each piece in progress
 
 	mu    sync.Mutex
-	last  uint64              // under mu: the last id; ids are not reused, not even after Reset
+	last  uint64              // under mu: the last id; ids are not reused
 	jobs  map[uint64]*running // under mu: jobs that have not ended
-	alive map[*running]bool   // under mu: the jobs in jobs, jobs in their call of Done, and digests
-	ended []Status            // under mu: the last Keep jobs that have ended, oldest first
+	alive map[*running]bool   // under mu: jobs that have not ended or are in their call of Done, and digests
+	ended []Status            // under mu: the last Keep ended jobs, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
-	copies [dma.MaxGPUs]struct{ to, from byNode } // toGuest and fromGuest, by GPU
+	copies [dma.MaxGPUs]struct{ to, from byNode } // bytes copied, by GPU
 }
 
-// running is a job or a digest that has not ended. A digest uses only id, cancelled, bytes and gone.
+// running is a job or a digest that has not ended. A digest does not use all fields.
 type running struct {
 	id        uint64
 	job       Job
 	cancelled atomic.Bool
-	done      atomic.Uint32 // entries
+	done      atomic.Uint32 // number of entries done
 	bytes     atomic.Uint64
-	ended     chan struct{} // closed when the job's status is final and the job accesses no memory any more
-	gone      chan struct{} // closed at the end of the job's goroutine
+	ended     chan struct{} // closed when status is final and no memory is accessed
+	gone      chan struct{} // closed at the end of the goroutine
 }
 
-// EngineStats counts what jobs did, and in Hashed digests too, in bytes except Jobs and Failed.
+// EngineStats counts bytes, except Jobs and Failed; Hashed includes digests.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // jobs that have ended; of these, the jobs with an error
+	Jobs, Failed                 uint64 // jobs that have ended, and how many of them failed
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
 
-// NewEngine returns an engine for the buffers of r and the guest memory of space.
+// NewEngine returns an engine for buffers and guest memory.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
@@ -90,9 +88,8 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	}
 }
 
-// Submit starts a job and returns its id. Errors: EINVAL (no such operation or type of elements, too
-// many entries), ENODEV (no such GPU for this port), EAGAIN (MaxJobs jobs have not ended). The job
-// itself checks, at each piece, that the memory belongs to the port.
+// Submit starts a job and returns its id. Errors: EINVAL (no such operation or type of elements, too many
+// entries), ENODEV (the port has no such GPU), EAGAIN (MaxJobs jobs have not ended).
 func (e *Engine) Submit(j Job) (uint64, error) {
 	g := e.registry.GPU(j.GPU)
 	switch {
@@ -117,7 +114,6 @@ func (e *Engine) Submit(j Job) (uint64, error) {
 	return r.id, nil
 }
 
-// do is the goroutine of a job.
 func (e *Engine) do(r *running, g *GPU) {
 	defer e.leave(r)
 	w := &work{running: r, e: e, gpu: g, copier: dma.NewCopier()}
@@ -143,7 +139,6 @@ func (e *Engine) do(r *running, g *GPU) {
 	}
 }
 
-// leave removes a job or a digest from the work that CancelAll cancels.
 func (e *Engine) leave(r *running) {
 	e.mu.Lock()
 	delete(e.alive, r)
@@ -159,7 +154,7 @@ func errnoOf(err error) syscall.Errno {
 	case errors.As(err, &no):
 		return no
 	}
-	return syscall.EIO // a memory fault, because the memory is gone
+	return syscall.EIO // another error, such as a memory fault
 }
 
 func (r *running) status() Status {
@@ -168,7 +163,7 @@ func (r *running) status() Status {
 
 func (e *Engine) release() { <-e.inHand }
 
-// Poll returns a job's status, or ENOENT if there was no such job or its status is no longer kept.
+// Poll returns a job's status, or ENOENT if it is unknown.
 func (e *Engine) Poll(id uint64) (Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -181,8 +176,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job and returns the job's status when the job accesses no memory any more; the job may
-// call Done after that. A job that has already ended keeps its status.
+// Cancel stops a job, and returns its status when it accesses no memory any more. The job's call of Done may
+// come later.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -194,8 +189,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops all jobs and digests, and returns when the jobs' goroutines, and so their calls of
-// Done, and the digests have ended.
+// CancelAll stops all jobs and digests, and waits for their end, calls of Done included.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -217,20 +211,17 @@ func (e *Engine) Reset() {
 	e.ended = nil
 }
 
-// byNode counts bytes of guest memory by NUMA node: the index is 1 + node, or 0 if the node is
-// unknown.
+// byNode counts bytes by NUMA node: the index is 1 + the node, or 0 if it is unknown.
 type byNode [dma.MaxNodes + 1]atomic.Uint64
 
-// Copied returns how many bytes were copied from a GPU to guest memory of a NUMA node, and back;
-// node -1 is memory whose node is unknown. The sums over all nodes are the GPU's parts of ToGuest
-// and FromGuest.
+// Copied returns how many bytes were copied from a GPU to a NUMA node's memory, and back; node is -1 for memory
+// whose node is unknown.
 func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
 	return c.to[node+1].Load(), c.from[node+1].Load()
 }
 
-// Reduced returns how many bytes Reduce jobs have added. Stats does not include them, because the
-// format of EngineStats is the control protocol's.
+// Reduced returns how many bytes Reduce jobs have added.
 func (e *Engine) Reduced() uint64 { return e.reduced.Load() }
 
 // Stats returns the counters.

@@ -20,11 +20,11 @@ const (
 	ramAt  = 0x1_0000_0000 // IOVA of the guest's RAM
 	ramLen = 4 << 20
 	gpuLen = 4 << 20
-	bufOff = 1 << 19 // of the port's one buffer
+	bufOff = 1 << 19 // where the only buffer begins
 	bufLen = 3 << 20
 )
 
-// rig is a port for an engine: a guest's RAM, in two adjacent regions, and a GPU with one buffer.
+// rig is a port with RAM of two adjacent regions, and a GPU with one buffer.
 type rig struct {
 	t     testing.TB
 	ram   *os.File
@@ -57,7 +57,6 @@ func newRig(t testing.TB, o EngineOptions) *rig {
 	return b
 }
 
-// run submits a job and waits for its end.
 func (b *rig) run(j Job) Status {
 	b.t.Helper()
 	id, err := b.e.Submit(j)
@@ -91,7 +90,6 @@ func (b *rig) read(off, n int64) []byte {
 	return p
 }
 
-// gpuHas fails the test unless the GPU's bytes from off on equal want.
 func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	b.t.Helper()
 	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
@@ -99,7 +97,7 @@ func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	}
 }
 
-// othersUntouched checks that no byte outside the port's buffer was written.
+// othersUntouched checks that GPU memory outside the buffer is unchanged.
 func (b *rig) othersUntouched() {
 	b.t.Helper()
 	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
@@ -144,8 +142,7 @@ func TestFillHashPoison(t *testing.T) {
 	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
-// TestLists copies random pieces by tables in RAM and in GPU memory, and compares with copies
-// between slices.
+// Tables may be in RAM or in GPU memory.
 func TestLists(t *testing.T) {
 	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
@@ -158,9 +155,9 @@ func TestLists(t *testing.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
 		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
 		if n <= 2 {
-			most = 5 << 18 // longer than pieceLen; an entry may then cross the border between the two regions of RAM
+			most = 5 << 18 // more than pieceLen, to need several pieces
 		}
-		// In GPU memory sources lie below the middle and Gather's destinations above it, so that no entry overlaps itself.
+		// Gather's sources are in the lower half of the buffer, its destinations in the upper one.
 		const half = 3 << 19
 		copy(gpu, noise[r.IntN(1<<20):])
 		copy(ram, noise[r.IntN(1<<20):])
@@ -188,7 +185,7 @@ func TestLists(t *testing.T) {
 			es = append(es, e)
 			total += uint64(l)
 		}
-		// The table lies after all copied memory.
+		// The table is behind all copied memory.
 		j := Job{Op: op, Entries: uint32(n), Table: ramAt + ramLen - 1<<20 + 3}
 		tab := table(es...)
 		if inGPU && op != Gather && len(tab) < 1<<17 {
@@ -217,8 +214,7 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// The engine counts copied bytes by the NUMA node of their guest memory. A batch of copies crosses the links of one
-// node: the node of its first byte whose node is known.
+// A batch of copies crosses the links of the first known node.
 func TestCopiesAreCountedByNode(t *testing.T) {
 	var crossed []int
 	links := func(gpu, node int) *shape.Route {
@@ -232,7 +228,7 @@ func TestCopiesAreCountedByNode(t *testing.T) {
 		b.write(ramLen/2, table(es...))
 		b.good(Job{Op: op, Entries: uint32(len(es)), Table: ramAt + ramLen/2})
 	}
-	do(CopyToGuest, entry{src: bufOff, dst: ramAt, len: n}) // before SetNodes the node is unknown
+	do(CopyToGuest, entry{src: bufOff, dst: ramAt, len: n}) // the node is unknown before SetNodes
 	b.space.SetNodes(2)
 	do(CopyToGuest, entry{src: bufOff, dst: far, len: 2 * n}, entry{src: bufOff, dst: ramAt, len: n})
 	do(CopyFromGuest, entry{src: ramAt, dst: bufOff, len: 3 * n})
@@ -260,7 +256,7 @@ func TestRefusedJobs(t *testing.T) {
 	wantErr(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
 }
 
-// endless returns a job of 43690 entries of 1 MiB.
+// endless returns a long job: 43690 entries of 1 MiB.
 func (b *rig) endless() Job {
 	const n = 1 << 20 / EntryLen
 	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))
@@ -304,7 +300,7 @@ func TestCancel(t *testing.T) {
 	testkit.Equal(t, "job afterwards", b.good(Job{Op: Fill, Off: bufOff, Len: 4096}).ID, 5)
 }
 
-// TestCancelWhileDoneWaits: Cancel does not wait for Done, CancelAll does.
+// CancelAll waits for Done, Cancel does not.
 func TestCancelWhileDoneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var after atomic.Bool

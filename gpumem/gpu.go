@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// Options of a GPU.
+// Options are options of NewGPU.
 type Options struct {
-	Name string // name of the memfd, which /proc shows; empty: "vnic-gpuN"
+	Name string // name of the memfd; empty: "vnic-gpuN"
 }
 
-// GPU is the memory of one fake GPU. Its methods may be called from any goroutine.
+// GPU is the memory of one fake GPU. Several goroutines may call its methods.
 type GPU struct {
 	id     int
 	fd     int
@@ -23,12 +23,11 @@ type GPU struct {
 	region *dma.Region
 }
 
-// fallocStep is the size of one fallocate. It is small because a signal undoes the whole call.
+// fallocStep is the most bytes of one fallocate: a signal undoes the call.
 const fallocStep = 64 << 20
 
-// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a
-// memfd that can neither shrink nor grow, nor become executable on Linux 6.3 and newer. NewGPU
-// allocates all its pages, so that no later access fails for lack of a page.
+// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd of
+// fixed size, on Linux 6.3 and newer never executable. Its pages are allocated.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
@@ -43,8 +42,8 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 		o.Name = fmt.Sprintf("vnic-gpu%d", id)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: a receiver may open it again
-	if errors.Is(err, syscall.EINVAL) {                             // a kernel before Linux 6.3
+	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: others may open it again
+	if errors.Is(err, syscall.EINVAL) {                             // before Linux 6.3
 		fd, err = unix.MemfdCreate(o.Name, flags)
 	}
 	if err != nil {
@@ -105,15 +104,14 @@ func (g *GPU) FD() int { return g.fd }
 // File returns the memory as a mapped file.
 func (g *GPU) File() *dma.File { return g.file }
 
-// Region returns the whole memory as a region, for engines and bounce buffers on the host. It is
-// valid until Close.
+// Region returns the memory as a region, valid until Close.
 func (g *GPU) Region() *dma.Region { return g.region }
 
-// Close releases the memory. Ports and registries that use the GPU must be closed before.
+// Close releases the memory. Nothing may use it any more.
 func (g *GPU) Close() error {
 	g.file.Close()
 	return unix.Close(g.fd)
 }
 
-// segment returns [off, off+n) of the GPU's memory; n must fit in 32 bits.
+// segment returns [off, off+n) of the memory; n must fit in 32 bits.
 func (g *GPU) segment(off, n uint64) dma.Segment { return g.region.Segment(off, uint32(n)) }

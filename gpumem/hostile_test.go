@@ -9,9 +9,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestHostileJobs: each of these jobs fails, writes no byte of RAM or outside the port's buffer, and the
-// engine goes on.
-//
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func TestHostileJobs(t *testing.T) {
 	const big = 1<<64 - 8
@@ -86,9 +83,6 @@ func TestHostileJobs(t *testing.T) {
 	}
 }
 
-// TestMemoryGoesAway removes the buffer, or the RAM, that a job uses: the job fails, and writes nothing
-// after the buffer's removal.
-//
 // Invariant: gpumem: Removing memory ends the jobs that still need it, and a reset of the engine
 // ends all its jobs.
 func TestMemoryGoesAway(t *testing.T) {
@@ -123,7 +117,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// TestTruncatedRAM: jobs of a guest that has truncated its RAM fail. Another port continues.
+// Another port's jobs continue.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
@@ -143,11 +137,9 @@ func TestTruncatedRAM(t *testing.T) {
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
 	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
-	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // this port's GPU still works too
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // the GPU still works
 }
 
-// FuzzEngine runs any job with any table: no byte of the GPU outside the port's buffer is written.
-//
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.
 func FuzzEngine(f *testing.F) {
 	b := newRig(f, EngineOptions{})

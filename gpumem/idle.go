@@ -6,17 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread is a goroutine's thread that has the policy SCHED_IDLE until hurry is closed. The thread
-// ends with its goroutine.
+// idleThread makes a thread run with SCHED_IDLE until hurry is closed.
 type idleThread struct {
-	hurry <-chan struct{} // nil: an ordinary thread
+	hurry <-chan struct{} // nil: the thread is an ordinary one
 	idle  bool
 }
 
-// begin gives the calling goroutine's thread the policy SCHED_IDLE. If that is not permitted, begin
-// waits for hurry or stop instead.
+// begin sets SCHED_IDLE, or, if that is not permitted, waits for hurry or stop.
 func (t *idleThread) begin(stop <-chan struct{}) {
-	runtime.LockOSThread() // never unlocked: the thread is not used again
+	runtime.LockOSThread() // the thread ends with the goroutine, as it is never unlocked
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
 		return
 	}
@@ -26,20 +24,20 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread an ordinary one if hurry is closed by now.
+// look makes the thread an ordinary one once hurry is closed.
 func (t *idleThread) look() {
 	if !t.idle {
 		return
 	}
 	select {
 	case <-t.hurry:
-		_ = setPolicy(unix.SCHED_NORMAL) // if not permitted (sched(7)), the thread stays slow on a busy machine
+		_ = setPolicy(unix.SCHED_NORMAL) // this may be refused (sched(7)): the thread then stays slow
 		t.idle = false
 	default:
 	}
 }
 
-// setPolicy sets the calling thread's scheduling policy and keeps its nice value.
+// setPolicy sets the thread's policy, and keeps its nice value.
 func setPolicy(policy uint32) error {
 	a, err := unix.SchedGetAttr(0, 0)
 	if err != nil {

@@ -10,8 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The digest is the same whenever hurry is closed; if it never is, the digest still ends with its
-// context.
 func TestDigestIdle(t *testing.T) {
 	g, _, e := bigRig(t, 40)
 	memory(t, g, func(b []byte) { FillAt(b, 1, 0) })
@@ -37,8 +35,7 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// The thread has the policy SCHED_IDLE until hurry is closed. A user other than root may leave
-// SCHED_IDLE only if RLIMIT_NICE covers the nice value (sched(7)): otherwise the thread keeps that policy.
+// A user may not be allowed to leave SCHED_IDLE (RLIMIT_NICE, sched(7)).
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))
@@ -48,7 +45,7 @@ func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 		after = unix.SCHED_IDLE
 	}
 	hurry, ended := make(chan struct{}), make(chan struct{})
-	go func() { // the thread ends with this goroutine
+	go func() {
 		defer close(ended)
 		th := idleThread{hurry: hurry}
 		th.begin(nil)

@@ -13,43 +13,41 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Op is the operation of a job. The numbers are the control protocol's.
+// Op is a job's operation. The numbers are the control protocol's.
 type Op uint8
 
-// Operations of jobs.
 const (
-	Fill          Op = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
-	Poison        Op = 2 // write the byte Seed&0xff to [Off, Off+Len)
+	Fill          Op = 1 // writes the pattern of Seed from Stream on to [Off, Off+Len)
+	Poison        Op = 2 // writes the byte Seed&0xff to [Off, Off+Len)
 	Gather        Op = 3 // table: Src and Dst are GPU offsets
-	CopyToGuest   Op = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
-	CopyFromGuest Op = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
-	SHA256        Op = 6 // hash [Off, Off+Len)
+	CopyToGuest   Op = 4 // table: Src is a GPU offset, Dst an IOVA
+	CopyFromGuest Op = 5 // table: Src is an IOVA, Dst a GPU offset
+	SHA256        Op = 6 // hashes [Off, Off+Len)
 	Reduce        Op = 7 // table: adds Src to Dst, both GPU offsets, as elements of type Seed
 )
 
-// Bounds of a job.
+// Limits of a job and its parts.
 const (
 	MaxEntries = 1 << 20
 	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // the most bytes that a job processes between two checks of the cancel flag
-	batchLen   = 256     // the most entries of a table that a job reads, and processes, at a time
+	pieceLen   = 1 << 20 // bytes of a piece
+	batchLen   = 256     // entries of a table that are read at a time
 )
 
-// Job is work for an engine. Each range of GPU offsets, such as a table entry's, must lie in one
-// buffer that the engine's port (a guest's NIC) has registered. The engine processes entries in
-// their order; if source and destination of an entry overlap, the written bytes are unspecified.
+// Job is work for an engine. Each range of GPU offsets must lie in one buffer of the engine's port (a guest's
+// NIC). Entries are processed in their order; if source and destination of one overlap, the written bytes are
+// unspecified.
 type Job struct {
 	Op         Op
-	GPU        int    // the GPU of all GPU offsets of the job
-	Off, Len   uint64 // Fill, Poison, SHA256
-	Seed       uint64 // Fill, Poison; Reduce: the elements' type, whose size divides Src, Dst and Len
-	Stream     uint64 // Fill: byte position in the pattern's stream
-	Table      uint64 // other operations: address of the entries, EntryLen bytes each
+	GPU        int    // the GPU that offsets refer to
+	Off, Len   uint64 // of Fill, Poison, SHA256
+	Seed       uint64 // of Fill, Poison; for Reduce, the elements' type
+	Stream     uint64 // of Fill: where in the stream to begin, in bytes
+	Table      uint64 // address of the entries, for the other operations
 	TableInGPU bool   // Table is a GPU offset, not an IOVA
 	Entries    uint32
 }
 
-// entry is an entry of a table.
 type entry struct {
 	src, dst uint64
 	len      uint32
@@ -63,24 +61,23 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is the execution of a job, or one worker of a digest; only one goroutine uses it.
+// work is what one goroutine has to execute a job, or a part of a digest.
 type work struct {
 	*running
 	e      *Engine
 	gpu    *GPU
 	copier *dma.Copier
 	hash   hash.Hash
-	thread idleThread // the thread of a digest; unused by jobs
+	thread idleThread // used by digests
 
 	table    [batchLen * EntryLen]byte // scratch
-	entries  [batchLen]entry           // entries that readTable has read; entries from first on are not done
+	entries  [batchLen]entry           // entries[first:n] are not completely done
 	n, first int
-	part     uint32 // bytes of entries[first] that are done
+	part     uint32 // how many bytes of entries[first] are done
 	segs     []dma.Segment
 	dst, src []dma.Segment
 }
 
-// run does the job, piece by piece.
 func (w *work) run() error {
 	switch w.job.Op {
 	case Fill:
@@ -103,13 +100,12 @@ func (w *work) run() error {
 		return w.list(&w.e.reduced)
 	case CopyToGuest:
 		return w.list(&w.e.toGuest)
-	default: // CopyFromGuest: Submit rejects other values
+	default: // CopyFromGuest
 		return w.list(&w.e.fromGuest)
 	}
 }
 
-// inPlace calls f for successive parts of [Off, Off+Len) of the GPU's memory, with the bytes and their
-// offset in that range.
+// inPlace calls f for parts of [Off, Off+Len), with their bytes and how far from Off they begin.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		off, n := w.job.Off+done, min(w.job.Len-done, pieceLen)
@@ -125,7 +121,7 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	return nil
 }
 
-// view calls f with [off, off+n) of the GPU's memory, which must lie in one buffer; n is at most groupLen.
+// view calls f with the bytes [off, off+n) of the GPU's memory, which must lie in one buffer.
 func (w *work) view(off, n uint64, f func(b []byte)) error {
 	if err := w.acquire(); err != nil {
 		return err
@@ -142,7 +138,6 @@ func (w *work) view(off, n uint64, f func(b []byte)) error {
 	})
 }
 
-// list executes the entries of a table.
 func (w *work) list(c *atomic.Uint64) error {
 	links, by := w.links()
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
@@ -176,8 +171,8 @@ func (w *work) list(c *atomic.Uint64) error {
 	return nil
 }
 
-// links returns the function for the links that a copy to or from guest memory crosses, and the
-// counters of such copies; nil if the job copies only within GPU memory.
+// links returns, for a job that copies to or from guest memory, the function for the links that copies cross,
+// and the counters of the copied bytes.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -189,8 +184,8 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count adds the first n bytes of a batch to the counters of the NUMA nodes whose guest memory has
-// them, and returns the node of the first byte whose node is known, or -1.
+// count adds the first n bytes of the batch to the counters, by NUMA node. It returns the first known node, or
+// -1.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -210,12 +205,10 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is how long a job that waits for a link sleeps before it checks whether it was
-// cancelled.
+// longestSleep is the longest time between two checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
-// cross reserves the links for n copied bytes, and sleeps until the reserved time is over or the job is
-// cancelled.
+// cross waits as long as n bytes need to cross the links.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -227,7 +220,7 @@ func (w *work) cross(links *shape.Route, n uint64) error {
 	return nil
 }
 
-// readTable reads n entries of the table, from entry number next on.
+// readTable reads n entries of the table, from entry next on.
 func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	w.n, w.first = 0, 0
 	addr, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
@@ -250,7 +243,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch copies, or for Reduce adds, at most pieceLen bytes of the entries that were read and are not done.
+// batch processes entries, at most pieceLen bytes of them.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -285,7 +278,6 @@ func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	return copied, bad
 }
 
-// add appends [part, part+n) of an entry to the segments.
 func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	src, dst := e.src+part, e.dst+part
 	if src < e.src || dst < e.dst {
@@ -298,12 +290,12 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	// If there is no destination, w.src is longer than w.dst: Copy ends with the shorter list.
+	// After an error w.src is longer than w.dst, which limits the copy.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
 
-// reduce adds w.src to w.dst, where each part of an entry is one segment in both.
+// reduce adds w.src to w.dst, segment by segment.
 func (w *work) reduce() (done uint64, err error) {
 	for i := range w.dst {
 		err := w.copier.View(w.dst[i], pieceLen, func(dst []byte) error {
@@ -320,8 +312,8 @@ func (w *work) reduce() (done uint64, err error) {
 	return done, nil
 }
 
-// segments appends n bytes of the guest's memory, or if guest is false of the GPU's, to segs; after
-// an error segs is unchanged.
+// segments appends to segs n bytes at addr, of the guest's memory or of the GPU's. After an error segs is
+// unchanged.
 func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
 	error) {
 	if !guest {
@@ -341,7 +333,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance marks as done the entries that a failed batch has copied completely, copied bytes in all.
+// advance counts the complete entries of a failed batch: copied bytes of the batch are done.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -353,7 +345,7 @@ func (w *work) advance(copied uint64) {
 	}
 }
 
-// piece calls f while neither the guest's memory nor the port's buffers can be removed.
+// piece calls f. Regions and buffers that f finds stay valid until it returns.
 func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
@@ -363,7 +355,7 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits until fewer than maxInHand pieces are in progress, and adds one; Engine.release removes it.
+// acquire waits for one of maxInHand places, which Engine.release gives back.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

@@ -12,7 +12,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// errOf returns the last result of a call as an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -25,7 +24,6 @@ func wantErr(t testing.TB, what string, err, want error) {
 	}
 }
 
-// noLeak checks at the end of the test that it left no descriptor and no mapped file.
 func noLeak(t testing.TB, files *dma.Files) {
 	testkit.CheckFDs(t)
 	t.Cleanup(func() { testkit.Equal(t, "files that are still mapped", files.Len(), 0) })
@@ -40,7 +38,6 @@ func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 	return g
 }
 
-// peek reads [off, off+n) of a GPU.
 func (g *GPU) peek(t testing.TB, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
@@ -48,7 +45,6 @@ func (g *GPU) peek(t testing.TB, off, n uint64) []byte {
 	return b
 }
 
-// poke writes b to a GPU.
 func (g *GPU) poke(t testing.TB, off uint64, b []byte) {
 	t.Helper()
 	testkit.OK(t, errOf(unix.Pwrite(g.fd, b, int64(off))))

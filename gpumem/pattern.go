@@ -7,15 +7,14 @@ import (
 
 var le = binary.LittleEndian
 
-// The pattern is a stream of 8-byte words, little endian: word i is mix64(seed + (i+1)*step). This
-// is splitmix64 (Steele, Lea, Flood 2014) with an index as state, so the position of a word can be
-// computed from it with unmix64.
+// Word i of the pattern, 8 bytes, little endian, is mix64(seed + (i+1)*step). This is splitmix64 (Steele, Lea,
+// Flood 2014) with an index as state: unmix64 gives a word's position.
 const (
 	step    = 0x9E3779B97F4A7C15
 	step2   = 2 * step & (1<<64 - 1)
 	step3   = 3 * step & (1<<64 - 1)
 	step4   = 4 * step & (1<<64 - 1)
-	stepInv = 0xF1DE83E19937733D // step * stepInv == 1
+	stepInv = 0xF1DE83E19937733D // step * stepInv is 1, modulo 2^64
 	mul1    = 0xBF58476D1CE4E5B9
 	mul1Inv = 0x96DE1B173F119089
 	mul2    = 0x94D049BB133111EB
@@ -28,7 +27,7 @@ func mix64(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// unmix64 is the inverse of mix64, which is a bijection.
+// unmix64 is the inverse of mix64.
 func unmix64(z uint64) uint64 {
 	z = (z ^ z>>31 ^ z>>62) * mul2Inv
 	z = (z ^ z>>27 ^ z>>54) * mul1Inv
@@ -37,7 +36,7 @@ func unmix64(z uint64) uint64 {
 
 func word(seed, i uint64) uint64 { return mix64(seed + (i+1)*step) }
 
-// FillPattern writes the pattern of seed to b, starting with the stream's 8-byte word number word.
+// FillPattern writes the pattern of seed to b, from word number word on.
 func FillPattern(b []byte, seed uint64, word uint64) {
 	z := seed + word*step
 	if n := uint64(len(b) / 64); vector && n > 0 {
@@ -64,7 +63,7 @@ func FillPattern(b []byte, seed uint64, word uint64) {
 	}
 }
 
-// FillAt writes the pattern of seed to b, starting with byte off of the stream.
+// FillAt writes the pattern of seed to b, from byte off of the stream on.
 func FillAt(b []byte, seed uint64, off uint64) {
 	if skip := off % 8; skip != 0 {
 		var first [8]byte
@@ -75,7 +74,7 @@ func FillAt(b []byte, seed uint64, off uint64) {
 	FillPattern(b, seed, off/8)
 }
 
-// MatchAt returns how many bytes of b, from its start, equal the stream from byte off on.
+// MatchAt returns how many bytes at the start of b equal the stream from byte off on.
 func MatchAt(b []byte, seed uint64, off uint64) int {
 	n := 0
 	if skip := off % 8; skip != 0 {
@@ -105,8 +104,7 @@ func MatchAt(b []byte, seed uint64, off uint64) int {
 	return n
 }
 
-// matchBefore returns how many bytes of b, from its end backwards, equal the stream before byte off. It
-// compares byte by byte, because an audit finds a piece near the piece's start.
+// matchBefore returns how many bytes at the end of b equal the stream before byte off.
 func matchBefore(b []byte, seed uint64, off uint64) int {
 	n := 0
 	for n < len(b) && uint64(n) < off {

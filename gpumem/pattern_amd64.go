@@ -2,11 +2,10 @@ package gpumem
 
 import "golang.org/x/sys/cpu"
 
-// vector is set if this machine can compute eight words of the pattern at a time: it has AVX-512 (F
-// and DQ).
+// vector is true if the CPU has AVX-512 (F and DQ), by which eight words are computed at a time.
 var vector = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
 
-// steps are the differences between the states of eight successive words and the state before them.
+// steps is what to add to a state for each of the next eight words.
 var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	for i := range s {
 		s[i] = uint64(i+1) * (step & (1<<64 - 1))
@@ -14,14 +13,13 @@ var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	return s
 }()
 
-// fill64 writes n*64 bytes of the pattern, n > 0, to p. z is the state before the first word: seed
-// + i*step.
+// fill64 writes n*64 bytes of the pattern, n > 0, to p. z is the state before the first word.
 //
 //go:noescape
 func fill64(p *byte, n, z uint64)
 
-// match64 returns how many of the n blocks of 64 bytes at p, n > 0, equal the pattern before the
-// first difference.
+// match64 returns how many of the first blocks of 64 bytes at p equal the pattern; n > 0 is the number of
+// blocks, and z the state before the first word.
 //
 //go:noescape
 func match64(p *byte, n, z uint64) uint64

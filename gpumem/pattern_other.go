@@ -2,7 +2,6 @@
 
 package gpumem
 
-// vector is set if this machine can compute eight words of the pattern at a time.
 var vector = false
 
 func fill64(*byte, uint64, uint64) { panic("no vectors") }

@@ -23,11 +23,11 @@ func TestMixIsInvertible(t *testing.T) {
 	testkit.Equal(t, "step * stepInv", one*stepInv, 1)
 }
 
-// TestPatternBytes pins the pattern: later versions must find recorded payload.
+// The pattern must not change: later versions must find payload that was recorded earlier.
 func TestPatternBytes(t *testing.T) {
 	b := make([]byte, 24)
 	FillPattern(b, 1234567, 0)
-	// The first outputs of splitmix64 with seed 1234567.
+	// These are the outputs of splitmix64 for seed 1234567.
 	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423} {
 		if got := le.Uint64(b[8*i:]); got != want {
 			t.Errorf("word %d is %d, not %d", i, got, want)
@@ -35,7 +35,6 @@ func TestPatternBytes(t *testing.T) {
 	}
 }
 
-// Eight words at a time and one by one give the same bytes, and find the same first difference.
 func TestFillAtAnyPlace(t *testing.T) {
 	defer func(was bool) { vector = was }(vector)
 	for _, vector = range slices.Compact([]bool{vector, false}) {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// FramePages is an upper bound for the pages of the largest frame, of 64 KiB.
+// FramePages is the most pages of a frame of 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
 // Range is a piece of a GPU's memory.
@@ -17,36 +17,33 @@ type Range struct {
 	Len uint32
 }
 
-// Piece is a part of a page, with payload that the device wrote.
+// Piece is a part of a page with payload.
 type Piece struct {
 	Page uint32
 	Off  uint16
-	Len  uint16 // at most PageSize
+	Len  uint16
 }
 
-// Values of page.refs that are no count of references.
+// Values of page.refs that are not numbers of references.
 const (
 	pageFree   = 0
 	pagePosted = -1
 )
 
 type page struct {
-	refs   int32 // pagePosted, pageFree, or the number of queued frames and tokens that hold the page
-	tokens int32 // the tokens among refs
+	refs   int32 // pageFree, pagePosted or the number of references: queued pieces and tokens
+	tokens int32 // how many of refs are tokens
 }
 
-// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods hold
-// its lock only for work on its tables, and take no other lock under it.
+// Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods take no other
+// lock under its lock.
 //
-// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of
-// the stack, which has queued a frame, and of tokens, which a user has. When the last reference is
-// dropped, the page is free again. While no page is free or posted, frames wait with their senders; the
-// NIC drops and counts whole frames that wait too long.
+// A page is free, then posted to the NIC, then held by references of the stack, which has queued a frame, and
+// of tokens. Without references it is free again.
 type Pool struct {
 	gpu int
-	off uint64 // offset of page 0 in the GPU's memory
-	// reserve is how many pages must be free or posted when the stack keeps out-of-order data, so
-	// that the missing segment finds a buffer.
+	off uint64 // where page 0 begins in the GPU
+	// reserve is how many pages must be free or posted when the stack keeps out-of-order data.
 	reserve int
 	refill  func(queue int)
 	ended   func()
@@ -56,14 +53,14 @@ type Pool struct {
 	free    []uint32 // TakePages takes the last one first
 	posted  int
 	held    int   // pages with tokens
-	waiting []int // queues that got fewer pages than they asked for
+	waiting []int // queues that got too few pages
 	closed  bool
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for
-// a queue that got too few pages when pages become free other than by ReturnPages, and ended once, when
-// it is closed and has all its pages back. It calls both without holding its lock.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. It calls refill for a queue that
+// got too few pages, when pages have become free by Discard, Release or returned tokens, and calls ended once,
+// when the pool is closed and all its pages are free; it holds no lock of the pool then.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -79,11 +76,11 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 	return p, nil
 }
 
-// Pages returns the number of pages of the pool.
+// Pages returns the number of pages.
 func (p *Pool) Pages() int { return len(p.pages) }
 
-// TakePages takes free pages to post to a queue, writes their offsets in the GPU to dst, and
-// returns how many it took.
+// TakePages takes up to len(dst) free pages to post to a queue, and writes their offsets in the GPU to dst. It
+// returns their number.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +101,7 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	return n
 }
 
-// ReturnPages takes back pages that the device did not use.
+// ReturnPages takes back posted pages that the device has not used.
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
@@ -117,7 +114,6 @@ func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	f()
 }
 
-// takeBackLocked makes a page free if it is posted.
 func (p *Pool) takeBackLocked(i uint32) {
 	if p.pages[i].refs == pagePosted {
 		p.posted--
@@ -126,7 +122,6 @@ func (p *Pool) takeBackLocked(i uint32) {
 	}
 }
 
-// index returns the page at an offset in the GPU.
 func (p *Pool) index(off uint64) (uint32, bool) {
 	if off < p.off || (off-p.off)/PageSize >= uint64(len(p.pages)) {
 		return 0, false
@@ -134,23 +129,20 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / PageSize), true
 }
 
-// Supply is the degree to which a pool has pages left for arriving data.
+// Supply is how well a pool can take arriving data.
 type Supply uint8
 
 const (
 	SupplyOK    Supply = iota
-	SupplyLow          // the stack must refuse out-of-order data
-	SupplyEmpty        // the stack may accept only the segment that comes next in the stream
+	SupplyLow          // the stack should refuse out-of-order data
+	SupplyEmpty        // the stack should accept only the stream's next segment
 )
 
-// segmentPages hold one segment with an MTU of at most 9,000. A longer one may not fit though Supply
-// returns SupplyLow.
+// segmentPages is how many pages hold a segment, with an MTU of at most 9,000.
 const segmentPages = 4
 
-// Supply returns the state that the pool will have after it keeps the pages of an arriving frame.
-// It is SupplyLow when fewer pages than the reserve are left, or when queued data has more than
-// half of the pages. It is SupplyEmpty only when fewer than segmentPages are left: if the stack refused
-// segments in order earlier, the sender would deliver only one segment per retransmission timeout.
+// Supply returns the state that the pool will have with the pages of an arriving frame in use. It is SupplyLow
+// if fewer pages than the reserve are left, or queued data has more than half of the pages.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,12 +155,12 @@ func (p *Pool) Supply(frame int) Supply {
 	return SupplyOK
 }
 
-// Window returns the receive buffer that fits the pool if each page holds a segment of mss bytes.
+// Window returns the size of a receive buffer in which each page holds a segment of mss bytes.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive appends to dst[:0] the device's ranges as pieces, n bytes in all, and takes a reference to each
-// page for the stack. The device is not trusted: if it names a page that it did not get, or too few
-// bytes, Receive takes nothing and returns false.
+// Receive appends the ranges that the device has filled, n bytes in all, to dst[:0], with a reference of the
+// stack to each page. It returns false if the device, which is not trusted, names a page that is not posted, or
+// fewer than n bytes.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -195,7 +187,7 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	return dst, true
 }
 
-// Discard makes the pages of a frame that is not delivered free, if they are posted.
+// Discard frees the posted pages of a frame that the stack does not want.
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
@@ -206,7 +198,7 @@ func (p *Pool) Discard(ranges []Range) {
 	p.unlockAndNotify()
 }
 
-// Release drops the stack's references to the pages of a frame.
+// Release drops the stack's references to pages.
 func (p *Pool) Release(pieces []Piece) {
 	p.mu.Lock()
 	for _, pc := range pieces {
@@ -215,7 +207,7 @@ func (p *Pool) Release(pieces []Piece) {
 	p.unlockAndNotify()
 }
 
-// hold adds a token's reference to each of the pages, which must have references already.
+// hold adds references of tokens to pages that have references already.
 func (p *Pool) hold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -227,7 +219,6 @@ func (p *Pool) hold(pages []uint32) {
 	p.mu.Unlock()
 }
 
-// unhold drops a token's reference to each of the pages.
 func (p *Pool) unhold(pages []uint32) {
 	p.mu.Lock()
 	for _, pg := range pages {
@@ -245,8 +236,7 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndNotify unlocks, then calls refill for queues that wait if there are free pages, and ended, once,
-// if the pool is closed and all its pages are free.
+// unlockAndNotify unlocks the pool, and then makes the due calls of refill and ended.
 func (p *Pool) unlockAndNotify() {
 	var queues [8]int
 	notify := queues[:0]
@@ -262,9 +252,8 @@ func (p *Pool) unlockAndNotify() {
 	f()
 }
 
-// Close ends the pool: it gives out no more pages. If stopped is set, the device has stopped using
-// its queues, and posted pages become free. Otherwise the device may still write to them: they stay
-// posted until they are returned, discarded or received, or until Close is called with stopped set.
+// Close ends the pool. stopped means that the device does not use the queues any more: posted pages become
+// free. Otherwise they stay posted until they come back, or until another Close with stopped.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -284,13 +273,13 @@ func (p *Pool) emptyLocked() func() {
 	return func() {}
 }
 
-// PoolStats counts pages; a page is in one state.
+// PoolStats counts pages; each page is in one state.
 type PoolStats struct {
 	Pages  int
 	Free   int
-	Posted int // pages that the NIC may write to
-	Queued int // pages that only the stack references
-	Held   int // pages with a token that a user has
+	Posted int // the NIC may write to them
+	Queued int // only the stack has references
+	Held   int // tokens have references
 }
 
 // Stats returns a snapshot.

@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// newPool returns a pool without callbacks.
 func newPool(gpu int, off, size uint64) *Pool {
 	p, err := NewPool(gpu, off, size, func(int) {}, func() {})
 	if err != nil {
@@ -19,7 +18,7 @@ func newPool(gpu int, off, size uint64) *Pool {
 	return p
 }
 
-// testPool returns a pool of n pages, all of them received as a frame.
+// testPool returns a pool that has received n pages.
 func testPool(n int) (*Pool, []Piece) {
 	p := newPool(0, 1<<20, uint64(n)*PageSize)
 	offs := make([]uint64, n)
@@ -35,9 +34,6 @@ func testPool(n int) (*Pool, []Piece) {
 	return p, pieces
 }
 
-// Tokens follow Linux's rule: the lowest free number is issued, and returning a token that is not
-// issued does nothing.
-//
 // Invariant: gpumem: The lowest free token is issued first, and a page is free after its last
 // reference.
 func TestTokensAreLowestFirst(t *testing.T) {
@@ -100,8 +96,6 @@ func TestTokensAreLowestFirst(t *testing.T) {
 	})
 }
 
-// The device is not trusted: the pool accepts only pages that the device has.
-//
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 	p := newPool(2, 1<<20, 64*PageSize)
@@ -146,8 +140,7 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// The pool calls refill once for a queue that got too few pages, at the next free page; a page is
-// free when neither the stack nor a token holds it.
+// The pool calls refill once.
 //
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
@@ -161,7 +154,7 @@ func TestDryPoolTells(t *testing.T) {
 	}
 	var tk Tokens
 	var tokens [3]uint32
-	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // two frags of one page
+	tk.Issue(p, []uint32{pieces[0].Page, pieces[0].Page, pieces[1].Page}, tokens[:]) // two tokens of the first page
 	p.Release(pieces)
 	for i, want := range []int{0, 1, 1} {
 		if tk.Put([]TokenRange{{Start: tokens[i], Count: 1}}, 1); len(refilled) != want {
@@ -173,8 +166,6 @@ func TestDryPoolTells(t *testing.T) {
 	}
 }
 
-// A closed pool ends when the last page is back from the device, the stack, and the user.
-//
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	ended := 0
@@ -185,7 +176,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	var tk Tokens
 	tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 	p.Release(pieces)
-	p.Close(false) // the device still uses its queues
+	p.Close(false) // the device still uses the queues
 	p.ReturnPages(1, offs[1:2])
 	testkit.Equal(t, "pages of a closed pool", p.TakePages(1, offs), 0)
 	if s := p.Stats(); ended != 0 || s != (PoolStats{Pages: 4, Free: 1, Posted: 2, Held: 1}) {
@@ -201,8 +192,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// A pool that fills up is first low, then empty; the pages that are left when it is low have room for a
-// missing segment.
+// The supply is first low, then empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
@@ -210,7 +200,7 @@ func TestSupply(t *testing.T) {
 	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
 	var tk Tokens
 	for i, off := range offs {
-		for _, frame := range []int{1, FramePages} { // before it is received
+		for _, frame := range []int{1, FramePages} { // number of pages of a frame not yet received
 			want := SupplyOK
 			if spare := 100 - i - frame; spare < segmentPages {
 				want = SupplyEmpty
@@ -222,7 +212,7 @@ func TestSupply(t *testing.T) {
 			}
 		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
-		if i%2 == 0 { // the user holds every other page: so queued data never has more than half of the pages
+		if i%2 == 0 { // queued data must not have more than half of the pages
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}

@@ -17,24 +17,23 @@ type Buffer struct {
 	Off, Size uint64
 }
 
-// Registry has the buffers that one port (a guest's NIC) has registered in the GPUs that it may
-// use. Its methods may be called from any goroutine.
+// Registry has the buffers of one port (a guest's NIC) in GPUs. Several goroutines may call its methods.
 type Registry struct {
 	gpus  []*GPU
 	limit int
 
-	inside epoch.Epoch // the engines that work with a table
+	inside epoch.Epoch // engines that use a table
 	now    atomic.Pointer[buffers]
 
-	mu     sync.Mutex // serializes replacements of the table
+	mu     sync.Mutex // held while the table is replaced
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, sorted by id. The registry never changes a table, but replaces it: an engine
-// works on one piece with one table, and Unregister waits until no table with the buffer is in use.
+// buffers is a table of buffers, sorted by id. A table never changes; Unregister waits until no table with the
+// buffer is in use.
 type buffers struct{ list []Buffer }
 
-// covers reports whether [off, off+n) of a GPU lies in one registered buffer.
+// covers reports whether [off, off+n) of a GPU lies in one buffer.
 func (b *buffers) covers(gpu int, off, n uint64) bool {
 	for i := range b.list {
 		if f := &b.list[i]; f.GPU == gpu && off >= f.Off && off-f.Off <= f.Size && n <= f.Size-(off-f.Off) {
@@ -52,7 +51,7 @@ func NewRegistry(gpus []*GPU, limit int) *Registry {
 	return r
 }
 
-// GPU returns the GPU with this id, or nil if the port may not use it.
+// GPU returns the port's GPU with this id, or nil.
 func (r *Registry) GPU(id int) *GPU {
 	for _, g := range r.gpus {
 		if g.ID() == id {
@@ -62,9 +61,8 @@ func (r *Registry) GPU(id int) *GPU {
 	return nil
 }
 
-// RegisterBuffer registers [off, off+size) of a GPU and returns the buffer's id, from 1; ids are
-// not reused. Errors: ENODEV (no such GPU for this port), EINVAL (not whole pages of it), ENOSPC
-// (too many).
+// RegisterBuffer registers [off, off+size) of a GPU and returns an id, from 1, which is not reused. Errors:
+// ENODEV (no such GPU), EINVAL (not whole pages of the GPU), ENOSPC (too many buffers).
 func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	g := r.GPU(gpu)
 	switch {
@@ -91,8 +89,8 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	return r.lastID, nil
 }
 
-// Unregister undoes RegisterBuffer, and waits for engines' pieces in progress. The error is ENOENT if
-// there is no such buffer. The caller makes sure that no binding uses the buffer.
+// Unregister undoes RegisterBuffer, and waits for pieces in progress. ENOENT: no such buffer. No binding may
+// use it.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
 	list := r.now.Load().list
@@ -108,19 +106,18 @@ func (r *Registry) Unregister(id uint32) error {
 	return r.GPU(gone.GPU).File().Unregister(gone.Off, gone.Size)
 }
 
-// CloseAll unregisters all buffers: the port is reset or gone, and so are its bindings.
+// CloseAll unregisters all buffers. No binding may use them.
 func (r *Registry) CloseAll() {
 	r.mu.Lock()
 	gone := r.now.Swap(new(buffers))
 	r.mu.Unlock()
 	r.inside.Wait()
 	for _, b := range gone.list {
-		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // RegisterBuffer has registered the same range
+		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size)
 	}
 }
 
-// enter returns the table for one piece of work; its buffers stay registered until the caller passes
-// the token to leave.
+// enter returns the current table; its buffers stay registered until leave.
 func (r *Registry) enter() (b *buffers, token int) {
 	token = r.inside.Enter()
 	return r.now.Load(), token

@@ -8,16 +8,14 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens has the tokens of a connection: one for each frag, with which the connection's user returns
-// the frag's page. Issue takes the lowest free token first, from 1, and reuses tokens at once, as Linux
-// does (net/ipv4/tcp.c: tcp_xa_pool_refill): so a user that returns a token twice can free another
-// frag. Methods take its lock before the pools' locks.
+// Tokens has a connection's tokens, by which its user returns pages. Issue takes the lowest free token, from 1,
+// as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill). Its lock comes before the pools' locks.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
-	held   []held   // by token - 1; pool is nil if the token is free
-	free   []uint64 // a bit for each token, set if the token is free
-	low    int      // words of free before this index are 0
+	held   []held   // by token - 1; pool is nil for a free token
+	free   []uint64 // a bit set for each free token
+	low    int      // free[:low] has no bits
 	pages  []uint32 // scratch of Put
 }
 
@@ -26,8 +24,7 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the pages, which must be held, to dst. It returns false after
-// Close.
+// Issue writes a token for each of the pages, which have references, to dst. It returns false after Close.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +49,7 @@ func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	return true
 }
 
-// takeLocked makes an issued token free, and returns the page that it held; false: the token was not issued.
+// takeLocked frees a token and returns its page; false means that it was not issued.
 func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	i := int(token) - 1
 	if i < 0 || i >= len(t.held) || t.held[i].pool == nil {
@@ -65,7 +62,7 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put takes back the issued ones of the first limit tokens in ranges, and returns how many it took.
+// Put frees the issued tokens among the first limit tokens in ranges, and returns their number.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -95,7 +92,7 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
-// Held returns how many issued tokens are for pages of a pool.
+// Held returns how many tokens are of pages of a pool.
 func (t *Tokens) Held(p *Pool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,7 +104,7 @@ func (t *Tokens) Held(p *Pool) (n int) {
 	return n
 }
 
-// Close takes all tokens back, and Issue issues none any more.
+// Close frees all tokens; Issue fails from then on.
 func (t *Tokens) Close() {
 	t.mu.Lock()
 	t.closed = true

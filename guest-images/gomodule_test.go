@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A vnic built by `go install` takes its guest program from the cache, or else builds it with the go tool, if the
-// go tool finds exactly the same module. Otherwise there is an error, and no partial file.
+// The go tool builds the guest program only from the module with the same checksum.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)
@@ -42,7 +41,7 @@ esac
 		if err != nil || string(p.content) != "\x7fELF of /" {
 			t.Fatalf("%q, %v", p.content, err)
 		}
-		// without the go tool, the second iteration finds the program in the cache
+		// the second iteration finds the program in the cache
 		if err := os.Remove(filepath.Join(tools, "go")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}

@@ -1,9 +1,8 @@
-// Package guestimages builds the initramfs that vnic's guests boot: one static Go program as /init,
-// kernel modules, and, if the caller wants them, u-root's commands and more files.
+// Package guestimages builds the initramfs of vnic's guests: a static Go program as /init, kernel modules, and
+// more.
 //
-// The image is reproducible: the same inputs give the same bytes. The cache keeps it under a hash of
-// its inputs. Data of one run (agent.Config) is a second, small archive that the kernel unpacks over
-// the first; this package keeps that archive in memory only. The package starts no guest.
+// The same inputs give the same bytes, which a cache keeps. Data of one run (agent.Config) is a second archive
+// in memory.
 //
 // The package and those below it are not API (README, Stability).
 package guestimages
@@ -27,34 +26,33 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// format is part of every image's key: change it when the layout changes.
+// format is a part of the images' keys: change it when the layout changes.
 const format = "vnic guest image 1"
 
-// keep is how long an image must be unused before Build, when it writes another image, removes it from the cache.
+// keep is how long the cache keeps an unused image.
 const keep = 7 * 24 * time.Hour
 
-// Image is a built initramfs. It is not compressed, because a guest without KVM decompresses
-// slowly.
+// Image is an initramfs. It is not compressed: a guest without KVM decompresses slowly.
 type Image struct {
 	Path string // in the cache
-	Key  string // hash of its inputs
+	Key  string // hash of the inputs
 	Size int64
 }
 
 // Options are the inputs of an image.
 type Options struct {
 	CacheDir   string            // vnic's cache
-	Kernel     string            // uname -r of the kernel that will load the modules; "" = the modules' is not checked
-	ModulesDir string            // the kernel's module directory; may be empty if Modules is
-	Modules    []string          // names, as for modprobe; their dependencies are added
-	GPUModule  string            // path of vnicgpu.ko, used if "vnicgpu" is in Modules; $VNIC_GPU_MODULE overrides it
+	Kernel     string            // uname -r; "": not checked
+	ModulesDir string            // the kernel's module directory; may be empty without Modules
+	Modules    []string          // names as for modprobe
+	GPUModule  string            // path of vnicgpu.ko; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
-	Userland   *Userland         // u-root's commands, for UserlandDir; nil = none
-	Files      map[string]string // more files: path in the guest to path here; the image keeps their permissions
-	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
+	Userland   *Userland         // nil: none
+	Files      map[string]string // path in the guest to path on this machine
+	Program    string            // "": $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 
-// Build builds the image, or finds it in the cache.
+// Build builds an image, or finds it in the cache.
 func Build(ctx context.Context, o Options) (*Image, error) {
 	program, err := loadProgram(ctx, o)
 	if err != nil {
@@ -94,7 +92,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	img := &Image{Path: filepath.Join(dir, key+".cpio"), Key: key}
 	if st, err := os.Stat(img.Path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(img.Path, now, now) // marks it as used; a cache that we may not write is not pruned either
+		_ = os.Chtimes(img.Path, now, now) // prune looks at this time
 		img.Size = st.Size()
 		return img, nil
 	}
@@ -123,8 +121,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Initrd returns a reader of the image's bytes followed by an archive with c, for qemu.Config.Initrd. The caller
-// closes the reader.
+// Initrd returns a reader of the image, followed by an archive that contains c. The caller closes it.
 func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	conf, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
@@ -149,7 +146,6 @@ func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	}{io.MultiReader(f, &second), f}, nil
 }
 
-// contents returns all files of an image except the userland.
 func contents(program program, mods []module, files []file, applets []string) ([]newc.File, error) {
 	init, err := program.unpack()
 	if err != nil {
@@ -158,7 +154,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	list := []newc.File{
 		newc.Dir("bin", 0o755),
 		newc.Dir("dev", 0o755),
-		newc.CharDevice("dev/console", 0o600, 5, 1), // for init's stdio, before devtmpfs is mounted
+		newc.CharDevice("dev/console", 0o600, 5, 1), // for the standard streams of init
 		newc.CharDevice("dev/null", 0o666, 1, 3),
 		newc.Dir("vnic", 0o755),
 		newc.Dir(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
@@ -183,8 +179,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	return list, nil
 }
 
-// archive writes files, pads the end so that another archive may follow, and returns the number of
-// bytes written.
+// archive writes an archive, padded so that another one can follow, and returns its length.
 func archive(w io.Writer, list []newc.File) (int64, error) {
 	n, err := newc.Write(w, list)
 	if err != nil {
@@ -195,7 +190,7 @@ func archive(w io.Writer, list []newc.File) (int64, error) {
 	return n + pad, err
 }
 
-// prune removes the images of dir, and the temporary files of interrupted builds, that were last used before t.
+// prune removes files of dir that were last used before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

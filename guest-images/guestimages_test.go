@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ko makes the smallest ELF file with a .modinfo section.
+// ko returns an ELF file with info in its section .modinfo.
 func ko(t *testing.T, info string) []byte {
 	t.Helper()
 	const headerLen, sectionLen = 64, 64
@@ -69,8 +69,6 @@ func gzOf(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// kernel makes a module directory: top-module depends on mid and built-in, mid on low, and lost on a module that is
-// not there; broken is no module.
 func kernel(t *testing.T) string {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "kernel/a/top-module.ko.xz"), xzOf(t, ko(t, "license=GPL\x00depends=mid,built-in\x00")))
@@ -255,6 +253,6 @@ func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
 func FuzzModuleNeeds(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _, _ = moduleInfo(b) // it may fail, but must not panic
+		_, _, _ = moduleInfo(b) // must not panic
 	})
 }

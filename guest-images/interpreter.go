@@ -19,13 +19,12 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Path is $PATH of programs in a guest.
+// Path is the $PATH of programs in a guest.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
-// maxFirstLine is the length up to which the kernel reads a script's first line (BINPRM_BUF_SIZE).
+// maxFirstLine is the kernel's BINPRM_BUF_SIZE.
 const maxFirstLine = 256
 
-// firstLine reads the first line of a file, at most as far as the kernel does.
 func firstLine(host string) (string, error) {
 	f, err := os.Open(host)
 	if err != nil {
@@ -39,7 +38,7 @@ func firstLine(host string) (string, error) {
 	return line, nil
 }
 
-// Script adds the interpreter of a file that is already in the overlay, if the file is a script.
+// Script adds the interpreter of a script that is in the overlay.
 func (o *Overlay) Script(guest string) error {
 	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
@@ -55,10 +54,8 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds the interpreters of executable scripts among the files that were given to Copy by name, not
-// those inside a copied directory. A script whose interpreter is missing on this machine is no error, because
-// the user may not run the script; Notes mentions the script. Call Scripts after all copies, which may have
-// added interpreters.
+// Scripts adds the interpreters of executable scripts that were named to Copy, and adds a note for each missing
+// one. Call it after all copies.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -72,8 +69,7 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds the interpreter that a script's first line names and, if that is env, the program that env
-// starts. It skips a program that the overlay has already.
+// interpreter adds a script's interpreter and, if that is env, what env starts.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
 		return fmt.Errorf("%s: too many nested script interpreters", script)
@@ -94,7 +90,7 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds the program that a script's env looks for in the guest's PATH.
+// fromPath adds the program that env finds under a name in the guest's PATH.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
@@ -114,7 +110,7 @@ func (o *Overlay) fromPath(script, name string, depth int) error {
 	return o.runner(script, found, target, depth)
 }
 
-// runner adds host, a program that runs scripts, at the path guest, unless the overlay has a file there.
+// runner adds the program host at the path guest, unless the overlay has a file there.
 func (o *Overlay) runner(script, host, guest string, depth int) error {
 	if o.Has(guest) {
 		return nil
@@ -136,10 +132,9 @@ func exists(host string) bool {
 	return err == nil
 }
 
-// alone matches the names of interpreters that need no library of scripts.
+// alone matches the names of interpreters that need no library.
 var alone = regexp.MustCompile(`^(env|sh|[bdkz]?a?sh|busybox|[gmn]?awk|sed|make|bc|expect|jq)$`)
 
-// noteLibrary adds a note about an interpreter whose library may be missing.
 func (o *Overlay) noteLibrary(host string) {
 	name := filepath.Base(host)
 	if alone.MatchString(name) || runtimeOf(name) != nil {
@@ -149,18 +144,16 @@ func (o *Overlay) noteLibrary(host string) {
 		host))
 }
 
-// A runtime is an interpreter that needs a library of scripts and can print where that library is.
+// A runtime is an interpreter with a library of scripts.
 type runtime struct {
 	name *regexp.Regexp
-	// ask are the arguments with which the interpreter prints its own path and the directories of its
-	// library, one per line.
+	// ask are arguments that make the interpreter print its path and its library's directories, one per line.
 	ask  []string
-	skip *regexp.Regexp // names of files and directories of the library that are not copied
+	skip *regexp.Regexp // matches names that are not copied
 }
 
-// Packages that users have installed beside the library (site-packages and the like) are not
-// copied: they may be gigabytes. Neither are Python's compiled files: they are valid only with the
-// times of their sources, which an image does not keep.
+// Packages that users have installed (site-packages) are not copied, as they may be gigabytes. Python's
+// compiled files are not copied either: they are valid only with the times of their sources.
 var runtimes = []runtime{
 	{regexp.MustCompile(`^python([23](\.\d+)?)?$`),
 		[]string{"-I", "-c", "import os, sys, sysconfig; p = sysconfig.get_paths(); " +
@@ -182,12 +175,10 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer is the most bytes that an interpreter may print when it is run with ask.
+// maxAnswer is the most bytes of an answer to ask.
 const maxAnswer = 64 << 10
 
-// paths runs host with ask, and returns the interpreter's path and the directories of its library. It returns ""
-// if host fails, prints too much, takes too long, or prints no program's path: host has a runtime's name, but may
-// be any program.
+// paths asks the interpreter host. It returns "" if host, which may be any program, does not answer.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -211,10 +202,9 @@ func (r *runtime) paths(host string) (program string, library []string) {
 	return program, library
 }
 
-// limited keeps what is written to it, at most maxAnswer bytes. A Write that would exceed them keeps nothing,
-// calls full and fails.
+// limited keeps at most maxAnswer bytes. A Write beyond them calls full and fails.
 type limited struct {
-	buf  bytes.Buffer // not embedded: io.Copy would use its ReadFrom
+	buf  bytes.Buffer // not embedded, as io.Copy would use its ReadFrom
 	full func()
 }
 
@@ -226,9 +216,7 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// withLibrary adds an interpreter and its library, if host is one of runtimes. It copies the interpreter's real
-// file, even if host is a version manager's script that starts the interpreter. It returns false if host is none
-// of runtimes or prints no paths, and with an error.
+// withLibrary copies the interpreter's real file, even if host is a version manager's script, and its library.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {
@@ -250,7 +238,7 @@ func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 		o.Link(guest, program)
 	}
 	notes := o.Notes
-	defer func() { o.Notes = notes }() // discards notes about parts of the library, which the user did not name
+	defer func() { o.Notes = notes }() // no notes, as the user did not name parts of the library
 	for _, dir := range library {
 		err := o.copyTree(dir, dir, func(name string) bool { return r.skip.MatchString(name) })
 		if err != nil {

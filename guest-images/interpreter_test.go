@@ -59,16 +59,12 @@ func FuzzFirstLine(f *testing.F) {
 	})
 }
 
-// inPath sets PATH to a directory of this test.
 func inPath(t *testing.T) string {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	return dir
 }
 
-// A script's interpreter is copied from this machine to where the guest looks for it, unless
-// another copy has brought it.
-//
 // Invariant: vnic boot: Mistakes are found before anything boots.
 func TestInterpretersComeAlong(t *testing.T) {
 	bin := inPath(t)
@@ -81,7 +77,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(byEnv, "/run/it"))
 	for _, name := range []string{"/run/it", "/usr/bin/env", "/usr/local/bin/mine", "/bin/sh"} {
-		if !o.Has(name) { // this test's PATH differs from the guest's
+		if !o.Has(name) { // this test's PATH may differ from the guest's
 			t.Errorf("%s is missing", name)
 		}
 	}
@@ -90,7 +86,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 
 	o = NewOverlay()
 	testkit.OK(t, o.Copy(byPath, "/run/it"))
-	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // replaces the interpreter in the guest
+	testkit.OK(t, o.Copy(byEnv, bin+"/mine")) // the interpreter's path in the guest
 	o.Scripts()
 	if m := unpacked(t, o); !strings.Contains(m[strings.TrimPrefix(bin, "/")+"/mine"], "X=y") {
 		t.Errorf("the interpreter is %q", m[strings.TrimPrefix(bin, "/")+"/mine"])
@@ -119,13 +115,13 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 		if err := NewOverlay().Program(script, "/p"); !errors.As(err, &none) || *none != want {
 			t.Errorf("%q: %v", line, err)
 		}
-		o := NewOverlay() // a script that is only copied: the user may not run it
+		o := NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		o.Scripts()
 		if n := strings.Join(o.Notes, "\n"); n != want.Error()+": the guest cannot run it" {
 			t.Errorf("%q: notes %s", line, n)
 		}
-		testkit.OK(t, os.Chmod(script, 0o644)) // no longer executable
+		testkit.OK(t, os.Chmod(script, 0o644))
 		o = NewOverlay()
 		testkit.OK(t, o.Copy(script, "/p"))
 		if o.Scripts(); o.Notes != nil {
@@ -135,8 +131,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-// The interpreter itself is asked for the path of its library, because a version manager's script
-// starts another program.
+// A version manager's script starts another program as interpreter.
 func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	bin, root := inPath(t), t.TempDir()
 	for _, f := range []string{"bin/python3.99", "lib/python3.99/os.py", "lib/python3.99/json/decoder.py",
@@ -164,7 +159,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	if o.Notes != nil {
 		t.Errorf("notes %q", o.Notes)
 	}
-	// A program that is named perl, but does not answer as perl does, is copied without a library.
+	// These programs only have the name perl.
 	for _, body := range []string{"exit 1", "echo nonsense", "while :; do echo " + strings.Repeat("x", 1000) + "; done"} {
 		put(t, filepath.Join(bin, "perl"), []byte("#!/bin/sh\n"+body+"\n"))
 		o := NewOverlay()
@@ -173,7 +168,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	}
 }
 
-// For a link to a directory, the directory and its content are copied.
+// A link to a directory is copied as the directory.
 func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))

@@ -20,35 +20,32 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// ErrNoModule is the error for a name that no module of the kernel has.
+// ErrNoModule means that the kernel has no such module.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
-// ErrOtherKernel is the error for modules built for another kernel, which would not load them.
+// ErrOtherKernel means that a module was made for another kernel.
 var ErrOtherKernel = errors.New("made for another kernel")
 
-// ErrBadModule is the error for a file that cannot be read, is no module, or has an unknown compression.
+// ErrBadModule means that a file cannot be read as a module.
 var ErrBadModule = errors.New("cannot be read as a module")
 
-// module is one kernel module for an image.
 type module struct {
 	name    string   // with underscores, as in the kernel
-	needs   []string // names of the modules on which it depends, with underscores
-	release string   // of the kernel that it was built for; "" = unknown
-	packed  []byte   // the file as found
-	content []byte   // what goes into the image; nil = built into the kernel
+	needs   []string // dependencies
+	release string   // "": unknown
+	packed  []byte   // the file's bytes
+	content []byte   // the unpacked bytes; nil: built in
 	ext     string   // ".ko", or zstdModule
-	file    string   // its path; "" = built into the kernel
+	file    string   // path of the file; "": built in
 }
 
-// zstdModule is the suffix of modules that the kernel decompresses itself.
+// zstdModule is for modules that the kernel decompresses itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules by name in a kernel's module directory, with all their dependencies. A
-// kernel package that was unpacked but not configured has no modules.dep, so resolve reads
-// dependencies from the modules themselves; only for a .ko.zst file it uses modules.dep.
+// resolve finds modules with their dependencies, which the modules themselves name, or modules.dep for .ko.zst
+// files.
 //
-// It reads vnicgpu from the file that $VNIC_GPU_MODULE names, else from gpuModule, even if dir has a module of
-// that name.
+// It reads vnicgpu from $VNIC_GPU_MODULE, else from gpuModule, never from dir.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	var index map[string]string
 	var builtin map[string]bool
@@ -83,7 +80,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 		if err != nil {
 			return err
 		}
-		if m.ext == zstdModule { // compressed: its dependencies cannot be read here
+		if m.ext == zstdModule {
 			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
@@ -102,8 +99,7 @@ func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
 	return mods, nil
 }
 
-// HasModule reports whether a kernel's module directory has a file of a module of that name; a built-in module
-// has none.
+// HasModule reports whether the kernel's module directory has a file of the module.
 func HasModule(dir, name string) bool {
 	index, _, err := scan(dir)
 	_, ok := index[kernelName(name)]
@@ -112,7 +108,7 @@ func HasModule(dir, name string) bool {
 
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName returns the kernel's name of a module file, or "" for other files.
+// moduleName returns the kernel's name of the module in a file; "": the file is no module.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
 	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
@@ -121,12 +117,12 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack reports whether a suffix belongs to a compression that this package does not support.
+// unknownPack reports whether the suffix is of a compression that is not supported.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
 
-// scan lists a module directory: the files by module name, and the names in modules.builtin.
+// scan returns the paths of the module files by name, and the names in modules.builtin.
 func scan(dir string) (index map[string]string, builtin map[string]bool, err error) {
 	if dir == "" {
 		return nil, nil, errors.New("no module directory given: name one with --modules")
@@ -158,7 +154,7 @@ func scan(dir string) (index map[string]string, builtin map[string]bool, err err
 	return index, builtin, nil
 }
 
-// readDep reads depmod's list, if there is one: "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
+// readDep reads modules.dep, which has lines like "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
 func readDep(path string) (map[string][]string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -175,8 +171,8 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. Unless unpack is true, it leaves a .ko.zst file as it is, without reading
-// the module's needs and release. Its error is ErrBadModule.
+// readModule reads a module's file. Unless unpack is set, a .ko.zst file stays packed, and needs and release
+// are not read. The error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -199,7 +195,6 @@ func readModule(name, path string, unpack bool) (module, error) {
 	return m, err
 }
 
-// parse unpacks m.packed, and reads from it which modules m needs and for which kernel m was built.
 func (m *module) parse() (err error) {
 	if m.content, err = decompress(m.packed); err == nil {
 		m.needs, m.release, err = moduleInfo(m.content)
@@ -207,8 +202,7 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns an error if a module was built for another kernel than release. It does not check modules
-// whose release is unknown, nor any if release is "".
+// checkRelease returns ErrOtherKernel if a module was made for another kernel; an empty release is unknown.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -222,7 +216,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule is the most bytes that a compressed module may have when unpacked.
+// maxModule is the most bytes of an unpacked module.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -252,8 +246,7 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux
-// include/linux/module.h, MODULE_INFO).
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." (Linux include/linux/module.h, MODULE_INFO).
 func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {
@@ -280,32 +273,30 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	return needs, release, nil
 }
 
-// GPUModule is the driver of a guest's GPU, which is a PCI device: guest-images/vnicgpu.
+// GPUModule is the name of the module that drives a guest's GPU: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko that replaces the built one (internal/machine/assets/gpumodule).
+// EnvGPUModule names a vnicgpu.ko that replaces the built one.
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
-// ErrNoGPUModule is the error for an image that needs vnicgpu.ko when no file was given.
+// ErrNoGPUModule means that no vnicgpu.ko was given.
 var ErrNoGPUModule = errors.New("no file was given: name one by $" + EnvGPUModule)
 
 // ErrGPUModule is wrapped by errors about the file vnicgpu.ko.
 var ErrGPUModule = errors.New("vnicgpu.ko, the driver of guests' GPUs")
 
-// gpuSource are the sources of vnicgpu.ko.
-//
 //go:embed vnicgpu/*.c vnicgpu/*.h vnicgpu/Kbuild
 var gpuSource embed.FS
 
-// GPUModuleSource returns the source files of vnicgpu.ko.
+// GPUModuleSource returns the sources of vnicgpu.ko.
 func GPUModuleSource() fs.FS {
-	dir, _ := fs.Sub(gpuSource, "vnicgpu") // Sub fails only for an invalid name
+	dir, _ := fs.Sub(gpuSource, "vnicgpu") // the error is only for an invalid name
 	return dir
 }
 
 func isOwn(name string) bool { return name == GPUModule }
 
-// ownModule reads a module of vnic from the file that $VNIC_GPU_MODULE names, else from file.
+// ownModule reads vnicgpu from $VNIC_GPU_MODULE, or else from file.
 func ownModule(name, file string) (module, error) {
 	m := module{name: name, ext: ".ko", file: cmp.Or(os.Getenv(EnvGPUModule), file)}
 	if m.file == "" {
@@ -321,15 +312,15 @@ func ownModule(name, file string) (module, error) {
 	return m, err
 }
 
-// ModuleFile is a kernel module, as read from its file.
+// ModuleFile is a kernel module's file.
 type ModuleFile struct {
-	Path    string // "": built in, without a file
-	Release string // of the kernel that it was built for; "" = unknown
+	Path    string // "": built in
+	Release string // "": unknown
 	content []byte
 }
 
-// FindModule looks for a module in a kernel's module directory. Its error may be ErrNoModule or
-// ErrBadModule. It reads the names of all files of the directory, and the module's file.
+// FindModule looks for a module in a kernel's module directory. Among its errors are ErrNoModule and
+// ErrBadModule.
 func FindModule(dir, name string) (*ModuleFile, error) {
 	index, builtin, err := scan(dir)
 	if err != nil {
@@ -350,15 +341,13 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module's string table has a symbol, defined or imported. A loadable
-// module's table has all imported symbols.
+// Names reports whether the module defines or imports a symbol.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }
 
-// ModuleFiles returns the files that Build reads from a kernel's module directory for these modules
-// and their dependencies. A built-in module has no file. Its error may be ErrNoModule or
-// ErrBadModule.
+// ModuleFiles returns the files in the kernel's module directory that Build reads for these modules. Among its
+// errors are ErrNoModule and ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	for _, m := range mods {

@@ -19,42 +19,40 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// ErrTooMuch is the error for files that do not fit into a guest's memory.
+// ErrTooMuch means that files do not fit into a guest's memory.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
-// maxFiles is the most files in an Overlay.
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. It has a
-// dynamic program together with its ELF interpreter and its libraries, at the same paths as on this
-// machine. Write reads the files' content. Only one goroutine at a time may use an Overlay.
+// Overlay is an archive of a user's files, which the kernel unpacks over an image. Dynamic programs come with
+// their ELF interpreter and libraries, at the same paths as on this machine. Write reads the files' content.
+// One goroutine at a time may use an Overlay.
 type Overlay struct {
 	Notes []string // messages for the user
 
-	files map[string]overlayFile // by path without the first slash
+	files map[string]overlayFile // by guest path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
-	named []string // guest paths of files that the user named
+	named []string // guest paths of files that were named to Copy
 }
 
 type overlayFile struct {
 	newc.File
-	from string // path on this machine; "" = generated content
+	from string // path on this machine; "": no file of this machine
 }
 
-// NewOverlay returns an empty overlay that looks for libraries where this process would find them.
+// NewOverlay returns an empty overlay, which looks for libraries as this process would.
 func NewOverlay() *Overlay {
 	return &Overlay{files: map[string]overlayFile{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the size of all copied files together.
+// Bytes returns the size of all copied files.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are guest paths where other file systems are mounted, or where vnic has its own files.
+// hidden are paths of a guest where other file systems or vnic's files are.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
-// guestPath checks and cleans a guest path from the user.
 func guestPath(p string) (string, error) {
 	if !path.IsAbs(p) || strings.ContainsRune(p, 0) {
 		return "", fmt.Errorf("%q is no absolute path in the guest", p)
@@ -74,7 +72,7 @@ func (o *Overlay) Has(guest string) bool {
 	return ok
 }
 
-// Text adds a file with this content.
+// Text adds a file with this text.
 func (o *Overlay) Text(guest, text string) {
 	o.put(guest, newc.Text("", text, 0o644), "")
 }
@@ -85,7 +83,7 @@ func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target
 // Dir adds a directory.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put adds a file, unless the overlay has one at this path.
+// put adds a file, unless there is one at the path already.
 func (o *Overlay) put(guest string, f newc.File, from string) {
 	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
 	if _, ok := o.files[f.Name]; !ok && f.Name != "" {
@@ -93,8 +91,7 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine. It copies links inside a directory as links,
-// and keeps modes.
+// Copy adds a file or a directory of this machine, with its permissions and links.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -111,9 +108,9 @@ func (o *Overlay) Copy(host, guest string) error {
 	return o.copyTree(host, guest, func(string) bool { return false })
 }
 
-// copyTree adds a directory, without the files and directories whose names skip matches.
+// copyTree copies a directory without the names that skip matches.
 func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) error {
-	host, err := filepath.EvalSymlinks(host) // WalkDir follows no links, not even its root
+	host, err := filepath.EvalSymlinks(host) // WalkDir does not follow a link as its root
 	if err != nil {
 		return err
 	}
@@ -151,8 +148,7 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds one of vnic's own files, at a path that guestPath refuses for a user's file, such as below
-// /vnic.
+// Ours adds a file of vnic's own, at any path.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
 	if err != nil {
@@ -161,11 +157,10 @@ func (o *Overlay) Ours(host, guest string) error {
 	return o.file(host, path.Clean(guest), st, needNone)
 }
 
-// Program adds a program that the guest will run, with its dependencies: an ELF program that the
-// guest can run, or a script, with its interpreter.
+// Program adds a program for the guest to run, ELF or a script, with its dependencies.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
-const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
+const maxScripts = 4 // how many interpreters of interpreters there may be (execve(2))
 
 func (o *Overlay) program(host, guest string, depth int) error {
 	st, err := os.Stat(host)
@@ -199,7 +194,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs returns an error if a guest cannot run an ELF program.
+// runs returns an error if a guest cannot run this ELF program.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -212,16 +207,15 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs selects which libraries of a file are added with it.
+// needs says which libraries to add with a file.
 type needs int
 
 const (
 	needNone needs = iota
-	needSome       // the libraries that this machine has: the user did not name this file
+	needSome       // the libraries that this machine has
 	needAll
 )
 
-// file adds a regular file.
 func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	if !st.Mode().IsRegular() {
 		return fmt.Errorf("%s: neither a file nor a directory", host)
@@ -240,7 +234,7 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 		return fmt.Errorf("%s: %w: with it there are %d files, and %d is the most", host, ErrTooMuch, len(o.files)+1,
 			maxFiles)
 	}
-	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // a sparse file can have any size
+	o.bytes = min(o.bytes+uint64(st.Size()), 1<<62) // a sparse file may have any size
 	mode := unix.S_IFREG | uint32(st.Mode().Perm())
 	for bit, m := range map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
 		if st.Mode()&bit != 0 {
@@ -255,14 +249,13 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 	return o.libraries(host, guest, n)
 }
 
-// same reports whether two paths lead to one file.
 func same(a, b string) bool {
 	sa, err1 := os.Stat(a)
 	sb, err2 := os.Stat(b)
 	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
 }
 
-// libraries adds a file's libraries, if it is a dynamic program or library.
+// libraries adds the libraries of a dynamic program or library.
 func (o *Overlay) libraries(host, guest string, need needs) error {
 	line, err := firstLine(host)
 	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
@@ -284,9 +277,8 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library at its path on this machine, and the linker's cache. If the program has another
-// directory in the guest, library also adds a link where $ORIGIN leads from there, unless the linker finds the
-// library without $ORIGIN.
+// library adds a library of a program, a link where $ORIGIN leads if the program is in another directory in the
+// guest, and the linker's cache.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -307,7 +299,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 			}
 		}
 	}
-	// The linker's cache names the libraries outside the linker's default directories.
+	// The cache names libraries outside the default directories.
 	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
@@ -316,7 +308,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 	return nil
 }
 
-// ofSystem reports whether a library is below a directory where the linker usually looks without $ORIGIN.
+// ofSystem reports whether the linker finds a library without $ORIGIN.
 func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }
@@ -333,7 +325,7 @@ func (o *Overlay) Write(w io.Writer) error {
 		}
 	}
 	var list []newc.File
-	for _, name := range slices.Sorted(maps.Keys(o.files)) { // sorted: a directory comes before its files
+	for _, name := range slices.Sorted(maps.Keys(o.files)) { // in this order directories come before their files
 		list = append(list, o.files[name].File)
 	}
 	if _, err := archive(w, list); err != nil {

@@ -17,8 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked reads an overlay's archive: a map of names to "mode content", or to "-> target" for a
-// link.
+// unpacked writes and reads the archive, and returns by name "mode content", or "-> target" for a link.
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer
@@ -92,7 +91,7 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
 	testkit.OK(t, o.Copy(b, "/y"))
 	testkit.Equal(t, "bytes", o.Bytes(), 8)
-	if err := os.Truncate(a, 1); err != nil { // the file shrinks between Copy and Write
+	if err := os.Truncate(a, 1); err != nil { // smaller than it was at Copy
 		t.Fatal(err)
 	}
 	if err := o.Write(io.Discard); err == nil {

@@ -28,15 +28,13 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 
 	_, err := resolve("", "", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	o := options(t) // with modules of the kernel
+	o := options(t) // including modules of the kernel
 	o.Kernel, o.Modules = release, []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
 	o.GPUModule = built
 	testkit.Must(Build(t.Context(), o))(t)
 }
 
-// The program embeds the module's sources. The test looks for the C file of each object in Kbuild, and for two of the
-// headers.
 func TestSourceOfTheModuleIsEmbedded(t *testing.T) {
 	kbuild := testkit.Must(fs.ReadFile(GPUModuleSource(), "Kbuild"))(t)
 	_, list, ok := strings.Cut(string(kbuild), "vnicgpu-y :=")
@@ -74,6 +72,6 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	testkit.ErrorSays(t, err, "vnicgpu.ko", "its is 6.2.0, this is 6.1.0", file)
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00")))
 	testkit.Must(Build(t.Context(), o))(t)
-	o.ModulesDir = "" // as for a kernel with everything else built in
+	o.ModulesDir = "" // the other modules are built in
 	testkit.Must(Build(t.Context(), o))(t)
 }

@@ -22,25 +22,23 @@ import (
 // ProgramPackage is the guest program's import path.
 const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
-// EnvProgram names a guest program that replaces the embedded one.
+// EnvProgram is the variable that names a file with the guest program.
 const EnvProgram = "VNIC_GUEST"
 
-// ErrNoProgram is the error when this binary has no embedded guest program and could not build one.
+// ErrNoProgram means that no guest program is embedded and none could be built.
 var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
-// programFile is the guest program's name among the embedded files.
 const programFile = "vnic-guest.gz"
 
-// carried are the embedded files for guests: the guest program, and in a release the userland.
+// carried are the files for guests that are embedded in this program.
 var carried fs.FS = embed.FS{}
 
-// Carry sets the embedded files for guests. Only package internal/guestbin calls it, in its init.
+// Carry sets the files that are embedded in this program for guests.
 func Carry(files fs.FS) { carried = files }
 
-// CarriesProgram reports whether the guest program is embedded in this binary. It is if the binary
-// imports package internal/guestbin and was built by make.
+// CarriesProgram reports whether the guest program is embedded.
 func CarriesProgram() bool {
 	_, err := fs.Stat(carried, programFile)
 	return err == nil
@@ -78,7 +76,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
-// Program returns the guest program, uncompressed: static, for any Linux on x86-64.
+// Program returns the guest program, which is static, for any Linux on x86-64.
 func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
 	if err != nil {
@@ -87,8 +85,7 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram returns, in words for a user, where loadProgram will get the guest program, and
-// whether it exists already. With an error, ErrNoProgram or another, there will be no program.
+// FindProgram returns where the guest program will come from, in words, and whether it exists.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -142,13 +139,12 @@ func (p program) unpack() ([]byte, error) {
 	return b, nil
 }
 
-// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the
-// go tool, from the module of the current directory, with the Makefile's flags.
+// BuildProgram builds a guest program, such as ProgramPackage, in dir with the go tool, from the module of the
+// current directory.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	return buildProgram(ctx, "", pkg, dir, "")
 }
 
-// buildProgram builds from the module that contains source, with more flags for the linker.
 func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid="+ldflags,
@@ -161,12 +157,11 @@ func buildProgram(ctx context.Context, source, pkg, dir, ldflags string) (string
 	return path, nil
 }
 
-// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` built this binary. A
-// module holds sources only, so the binary has no embedded guest program; but the machine had a go
-// tool, which can build the guest program from the same sources.
+// goModule is the module from which `go install MODULE/cmd/vnic@VERSION` has built this program, without an
+// embedded guest program.
 type goModule struct{ path, version, sum string }
 
-// builtFrom returns the module of this binary, or false if it was built in a checkout.
+// builtFrom returns false if this program was built from a checkout.
 func builtFrom() (goModule, bool) {
 	i, ok := debug.ReadBuildInfo()
 	if !ok || i.Main.Sum == "" || i.Main.Version == "" {
@@ -175,13 +170,13 @@ func builtFrom() (goModule, bool) {
 	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
 }
 
-// cached returns the path of the module's guest program in the cache, which need not exist.
+// cached returns the path of the guest program in the cache.
 func (m goModule) cached(cacheDir string) string {
 	return filepath.Join(cacheDir, "programs",
 		fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
 }
 
-// program returns the module's guest program: from the cache, or built into it.
+// program takes the guest program from the cache, or builds it.
 func (m goModule) program(ctx context.Context, cacheDir string) (program, error) {
 	path := m.cached(cacheDir)
 	dir := filepath.Dir(path)
@@ -206,8 +201,6 @@ func (m goModule) program(ctx context.Context, cacheDir string) (program, error)
 	return readProgram(path)
 }
 
-// build lets the go tool find the module's sources, usually in the go tool's own cache, and builds
-// the guest program from them.
 func (m goModule) build(ctx context.Context, work string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.path+"@"+m.version)
 	cmd.Dir = work // outside any module
@@ -229,7 +222,6 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	return buildProgram(ctx, found.Dir, ProgramPackage, work, " -X vnic.dev/vnic/internal/version.stamped="+m.version)
 }
 
-// stderrOf returns what a failed program wrote on stderr.
 func stderrOf(err error) string {
 	var e *exec.ExitError
 	if errors.As(err, &e) && len(e.Stderr) > 0 {

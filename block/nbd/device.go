@@ -19,36 +19,33 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0; Open multiplies it on machines that run slowly.
+// DefaultTimeout replaces a Config.Timeout of 0; Open makes it longer on slow machines.
 const DefaultTimeout = time.Duration(limits.Silence)
 
-// maxDepth is the largest Config.Depth; it bounds the memory of a Device.
 const maxDepth = 1024
 
 // Config names an export of a server, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // accesses the memory of Device's GPUs
+	Memory devmem.Memory // of Device's GPUs
 
 	Server netip.AddrPort
 	Export string     // the export's name, of up to 4096 bytes; "": the server's default export
-	Local  netip.Addr // local address of the connections; the zero Addr: Config.Device chooses
+	Local  netip.Addr // the zero Addr: Config.Device chooses
 
-	// Queue is a receive queue that can be bound; the nbd.Device steers the connection for reads to
-	// it. RSS must not spread other packets to it.
+	// Queue is the receive queue for reads. RSS must not spread packets to it.
 	Queue int
-	Pool  devmem.Buffer // data of reads arrives here before it is moved to Data; on Data's GPU; Open binds it to Queue
-	Data  devmem.Buffer // Op.Mem is an offset in Data; Open binds Data for transmit, unless Info.ReadOnly is set
+	Pool  devmem.Buffer // on Data's GPU; receives data of reads; Open binds it to Queue
+	Data  devmem.Buffer // Op.Mem is an offset in Data
 
-	Depth    int  // the most operations in progress at a time, 1 to 1024
-	ReadOnly bool // Open makes no connection for writes, and writes fail (EROFS)
+	Depth    int  // the most operations in progress, 1 to 1024
+	ReadOnly bool // do not connect for writes, and refuse them with EROFS
 
-	// Timeout is how long a connection with operations in progress may make no progress, and how
-	// long connecting and the handshake of a connection may take together; 0 means DefaultTimeout.
+	// Timeout limits connecting and the handshake together, and then the time without progress while operations
+	// wait; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Copy moves all payload through host memory, as a baseline for measurements: the nbd.Device
-	// binds and steers nothing, and does not use Pool and Queue.
+	// Copy moves payload through host memory, as a baseline for measurements; Pool and Queue are not used.
 	Copy bool
 }
 
@@ -71,18 +68,16 @@ func (c *Config) check() error {
 	return nil
 }
 
-// link is one of a Device's connections, for reads or for writes.
 type link struct {
 	devmem.Conn
 	what string // names the connection in errors
 
-	queue []uint32 // indices of slots whose requests are to be sent; Device.mu protects it
-	out   int      // number of requests that were sent and not answered; Device.mu protects it
+	queue []uint32 // slots with requests to send; under Device.mu
+	out   int      // requests sent and not answered; under Device.mu
 
-	send, receive chan struct{} // wake the goroutines that send and receive; of capacity 1
+	send, receive chan struct{} // capacity 1
 }
 
-// wake wakes the goroutine that waits for ch, a channel of capacity 1, now or when it waits next.
 func wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -100,44 +95,43 @@ type Device struct {
 	rx, tx devmem.Binding // nil: none
 	flow   devmem.FlowID  // 0: none
 	reads  *link
-	writes *link   // nil: none
-	links  []*link // reads and writes
+	writes *link // nil: none
+	links  []*link
 
-	stream *devmem.Stream // of the connection reads; receiveReads uses it
-	sender *devmem.Sender // of the connection writes; sendWrites uses it
+	stream *devmem.Stream // of reads
+	sender *devmem.Sender // of writes
 
-	heads    []byte   // headers of replies to reads; receiveReads uses it
-	landed   []uint32 // slots of answered reads that receiveReads has not yet passed to finish
-	requests []byte   // requests of reads; sendReads uses it
+	heads    []byte   // headers of replies
+	landed   []uint32 // answered reads to report to Do
+	requests []byte
 
-	free []uint32 // free slots; Do uses it
-	done []uint32 // completed slots; Do swaps it with events
+	free []uint32
+	done []uint32 // swapped with events
 
 	mu     sync.Mutex
-	slots  []slot   // Depth slots, and one for a flush
-	count  uint64   // number of operations started
-	sizes  []size   // lengths of the reads that were sent and not answered
+	slots  []slot // one of them for a flush
+	count  uint64
+	sizes  []size   // lengths of the reads sent and not answered
 	ready  []uint32 // answered writes whose memory may still be in use
-	events []uint32 // completed slots that Do has not seen
-	busy   bool     // Do runs
+	events []uint32
+	busy   bool // Do runs
 	err    error
-	cancel context.CancelCauseFunc // ends the work of Do; nil: Do does not run
+	cancel context.CancelCauseFunc // nil: Do does not run
 
-	ended chan struct{} // wakes Do; of capacity 1
+	ended chan struct{} // wakes Do; capacity 1
 	work  sync.WaitGroup
 
 	read, written, host, looked, looks, messages atomic.Uint64
 
 	once   sync.Once
-	closed error // the result of Close, set by once
+	closed error
 }
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a server, and opens one of its exports. Among its errors are ENOENT (no such
-// export), EOPNOTSUPP (the server requires TLS, or has only older negotiation), EPERM (the server's
-// policy), block.ErrProtocol (the server breaks the protocol), EINVAL and EXDEV (the Config), and
-// errors of devmem.Device.
+// Open connects to a server, and opens one of its exports. Among its errors are ENOENT (no such export),
+// EOPNOTSUPP (TLS is required, or only older negotiation is supported), EPERM (the server's policy) and
+// block.ErrProtocol.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -153,7 +147,7 @@ func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if err := d.open(ctx); err != nil {
 		d.err = err
 		for _, l := range d.links {
-			_ = l.Close() // without NBD_CMD_DISC: the last connection may not have reached the transmission phase
+			_ = l.Close() // without NBD_CMD_DISC: the handshake may not be over
 		}
 		return nil, errors.Join(fmt.Errorf("nbd: %w", err), d.Close())
 	}
@@ -206,7 +200,6 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return err
 }
 
-// connect connects to the server, stores the link in *to and in links, and does the handshake.
 func (d *Device) connect(ctx context.Context, to **link, what string) (e export, err error) {
 	what += " connection to " + d.c.Server.String()
 	slow := fmt.Errorf("not done in %v: %w", d.c.Timeout, context.DeadlineExceeded)
@@ -245,25 +238,22 @@ func (d *Device) connect(ctx context.Context, to **link, what string) (e export,
 	return e, nil
 }
 
-// Info implements block.Device. BlockSize is the server's minimum; if the server announces none, it is
-// 512 (proto.md, Size constraints), or 1 if 512 does not divide the export's size. MaxTransfer is the
-// server's maximum payload, at most 32 MiB, rounded down to whole blocks.
+// Info implements block.Device. BlockSize is the server's minimum; if the server announces none, it is 512
+// (proto.md, Size constraints), or 1 if 512 does not divide the size.
 func (d *Device) Info() block.Info { return d.info }
 
-// Coherent reports whether the server guarantees that reads see the data that an earlier, successful
-// Do wrote: the server has NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH. It is false if Info.ReadOnly is
-// set.
+// Coherent reports whether the server guarantees, by NBD_FLAG_CAN_MULTI_CONN and NBD_CMD_FLUSH, that reads see
+// the data of an earlier, successful Do. It is false if Info.ReadOnly is set.
 func (d *Device) Coherent() bool { return d.shared && d.flushes }
 
-// Stats implements block.Device. HostBytes counts only the connection for reads: with Config.Copy its
-// headers and data. Looked includes all bytes that the Device read as headers, also the bytes after a
-// reply with an error, which are no headers; with Config.Copy Looked and Looks are 0.
+// Stats implements block.Device. HostBytes counts only the connection for reads. With Config.Copy, Looked and
+// Looks are 0.
 func (d *Device) Stats() block.Stats {
 	return block.Stats{Read: d.read.Load(), Written: d.written.Load(), HostBytes: d.host.Load(),
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
 }
 
-// fail sets the Device's error if it has none yet, ends the work of Do, and closes the connections.
+// fail sets the Device's error if it has none, and closes the connections.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {
@@ -280,8 +270,8 @@ func (d *Device) fail(err error) {
 	}
 }
 
-// leave sends NBD_CMD_DISC on each connection and closes it (proto.md, Terminating the transmission
-// phase). No operation may be in progress, and no other goroutine may send.
+// leave sends NBD_CMD_DISC on each connection and closes it (proto.md, Terminating the transmission phase).
+// No other goroutine may send.
 func (d *Device) leave() error {
 	var errs []error
 	for _, l := range d.links {
@@ -289,7 +279,7 @@ func (d *Device) leave() error {
 		r := request{Type: cmdDisc}
 		r.encode(&b)
 		_ = l.SetWriteDeadline(time.Now().Add(d.c.Timeout))
-		_, _ = l.Write(b[:]) // a server that has already gone is no error
+		_, _ = l.Write(b[:]) // the server may have gone
 		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
 			errs = append(errs, err)
 		}
@@ -297,10 +287,8 @@ func (d *Device) leave() error {
 	return errors.Join(errs...)
 }
 
-// Close implements block.Device. If Do does not run and the Device has not failed, Close ends the
-// connections by NBD_CMD_DISC; otherwise it closes them at once, and Do returns an error. The caller
-// still owns the buffers; when Close returns, their bindings are closed and done. Close is idempotent,
-// and callbacks of Do may call it.
+// Close implements block.Device. It closes the bindings and waits for their end; the caller still owns the
+// buffers. Close is idempotent, and callbacks of Do may call it.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		d.mu.Lock()

@@ -11,28 +11,27 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// States of an operation.
 const (
-	free     uint8 = iota
-	queued         // the request is to be sent
-	sent           // the request was sent, or is being sent
-	answered       // the server has replied
+	free uint8 = iota
+	queued
+	sent // the request is sent, or being sent
+	answered
 )
 
-// slot has the state of an operation in progress; the zero slot is free.
+// slot is the state of an operation; the zero slot is free.
 type slot struct {
 	op     block.Op
-	flush  bool // the operation is NBD_CMD_FLUSH
+	flush  bool // NBD_CMD_FLUSH
 	state  uint8
 	handed bool // the connection has taken request and payload
 	cookie uint64
-	began  time.Time // when the sending of the request began
-	err    error     // the error of the server's reply
+	began  time.Time
+	err    error
 	took   time.Duration
 }
 
-// A cookie has the index of the slot in its lower slotBits, and above them the number of the operation,
-// which counts from 1.
+// A cookie has the index of the slot in its lower slotBits, and above them the number of the operation, from
+// 1.
 const slotBits = 16
 
 // size counts the reads of n bytes that were sent and not answered.
@@ -41,15 +40,12 @@ type size struct {
 	reads int
 }
 
-// Do implements block.Device; it limits depth to Config.Depth. When Do returns an error, the
-// connections are closed and the Device cannot be used any more, except after the error of a flush,
-// EINVAL (depth is below 1), EBUSY (another Do runs), and the error for a ctx that had ended before Do
-// was called.
+// Do implements block.Device; it limits depth to Config.Depth. Its error EINVAL means a depth below 1, EBUSY
+// that another Do runs.
 //
-// In addition to block.Device: if a write succeeded and the server has NBD_CMD_FLUSH, Do sends that
-// request after all operations, and returns its error; then written data may be lost. If the server
-// reports that it is being shut down (NBD_ESHUTDOWN), Do starts no more operations, waits for the
-// operations in progress, sends NBD_CMD_DISC without a flush, and returns ESHUTDOWN.
+// If a write succeeded and the server has NBD_CMD_FLUSH, Do sends that request after all operations, and
+// returns its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN, Do starts
+// no more operations, waits for those in progress, sends NBD_CMD_DISC without a flush, and returns ESHUTDOWN.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)
@@ -84,7 +80,6 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return r.do()
 }
 
-// begin starts the goroutines that send and receive: two for each connection.
 func (d *Device) begin(ctx context.Context, cancel context.CancelCauseFunc) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,17 +114,16 @@ func (d *Device) failed() error {
 	return d.err
 }
 
-// run is one call of Do.
 type run struct {
 	d     *Device
 	depth int
 	next  func() (block.Op, bool)
 	done  func(block.Done)
 
-	under   int  // operations in progress
-	last    bool // next has returned false, or is not called any more
+	under   int
+	last    bool
 	wrote   bool
-	leaving bool // the server is being shut down
+	leaving bool // the server is shutting down
 	flush   error
 }
 
@@ -168,7 +162,6 @@ func (r *run) do() error {
 	return r.flush
 }
 
-// fill calls next and starts operations, until depth operations are in progress or next returns false.
 func (r *run) fill() error {
 	d := r.d
 	for r.under < r.depth && !r.last {
@@ -192,7 +185,6 @@ func (r *run) fill() error {
 	return nil
 }
 
-// begin queues the request of an operation for sending; i is its slot.
 func (r *run) begin(op block.Op, i uint32) {
 	d := r.d
 	l := d.reads
@@ -208,15 +200,12 @@ func (r *run) begin(op block.Op, i uint32) {
 	wake(l.send)
 }
 
-// wait waits until operations have completed or the Device has failed. It reports the completed
-// operations to done, and returns the Device's error.
 func (r *run) wait() error {
 	<-r.d.ended
 	r.collect()
 	return r.d.failed()
 }
 
-// collect reports completed operations to done.
 func (r *run) collect() {
 	d := r.d
 	d.mu.Lock()
@@ -247,15 +236,14 @@ func (r *run) collect() {
 	}
 }
 
-// abort makes the Device fail. It reports the operations that have completed, then all others in
-// progress with err, and returns err.
+// abort makes the Device fail, and reports the operations in progress to done.
 func (r *run) abort(err error) error {
 	d := r.d
-	d.fail(err) // another goroutine may have called fail already; when this call returns, the connections are closed
+	d.fail(err) // returns when the connections are closed
 	d.work.Wait()
-	r.collect() // reports operations that completed before the failure
+	r.collect()
 	if d.tx != nil && slices.ContainsFunc(d.slots, func(s slot) bool { return s.op.Write && s.state >= sent }) {
-		// Once the binding is done, memory that was being sent is no longer in use.
+		// When the binding is done, memory that was being sent is no longer in use.
 		if e := d.tx.Close(); e != nil {
 			err = errors.Join(err, e)
 		} else {
@@ -278,8 +266,7 @@ func (r *run) abort(err error) error {
 	return err
 }
 
-// take removes the next request from a link's queue, encodes it in b, and counts it as sent; ok is
-// false if the queue is empty. The caller holds mu.
+// take removes the next request from a link's queue, and encodes it in b. The caller holds mu.
 func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	if len(l.queue) == 0 {
 		return 0, false
@@ -302,7 +289,7 @@ func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	return i, true
 }
 
-// tally adds more, 1 or -1, to the count of reads of length n in sizes. The caller holds mu.
+// tally adds more, 1 or -1, to the count of reads of length n. The caller holds mu.
 func (d *Device) tally(n uint64, more int) {
 	i := slices.IndexFunc(d.sizes, func(s size) bool { return s.n == n })
 	if i < 0 {
@@ -316,8 +303,6 @@ func (d *Device) tally(n uint64, more int) {
 	}
 }
 
-// answer marks the operation whose cookie a reply on a link has as answered, and returns its slot and the
-// operation. It returns an error if the reply is malformed or answers no operation in progress on the link.
 func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	if err := r.check(); err != nil {
 		return 0, op, err
@@ -357,7 +342,7 @@ func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	return uint32(index), s.op, nil
 }
 
-// finish passes the slots of completed operations to Do, and wakes Do. The caller holds mu.
+// finish passes completed slots to Do. The caller holds mu.
 func (d *Device) finish(list []uint32) {
 	now := time.Now()
 	for _, i := range list {

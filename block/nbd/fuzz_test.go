@@ -12,8 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations in progress when a server replies. They are the first of their Device, so
-// operation i has number i+1 in its cookie.
+// fuzzed are the operations in progress; operation i has number i+1 in its cookie.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -22,7 +21,7 @@ var fuzzed = []block.Op{
 
 const fuzzedReads = 4
 
-// replyTo returns the reply to fuzzed[i], with value as its error and data after the header.
+// replyTo returns the reply to fuzzed[i].
 func replyTo(i int, value uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0x67446698)
 	b = binary.BigEndian.AppendUint32(b, value)
@@ -30,15 +29,13 @@ func replyTo(i int, value uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// outcome is the result of an operation according to a stream of replies: data is a successful read's.
 type outcome struct {
 	answered bool
 	value    uint32
 	data     []byte
 }
 
-// judge returns the outcomes of the n operations from fuzzed[first] on, as a stream of replies reports
-// them. It reads the stream until the first reply that is malformed, incomplete or a repetition.
+// judge returns the outcomes of fuzzed[first:first+n] for a stream of replies.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])
@@ -142,7 +139,6 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// readRequest receives a request and its payload, and returns its type.
 func readRequest(c net.Conn) (uint16, error) {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil {

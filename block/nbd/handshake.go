@@ -11,24 +11,21 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Limits of a handshake.
 const (
 	maxReplies  = 64
 	maxReplyLen = 64 << 10
-	maxShown    = 200 // bytes of a server's text that an error or a name shows
+	maxShown    = 200 // bytes of a server's text in an error or a name
 )
 
-// export is the server's description of an export.
 type export struct {
 	size  uint64
-	flags uint16 // transmission flags
+	flags uint16
 
-	minBlock, maxPayload uint32 // 0: the server does not announce it
+	minBlock, maxPayload uint32 // 0: not announced
 	name, description    string
 }
 
-// handshake negotiates with the server, up to the transmission phase. It reads exactly the
-// handshake's bytes. If the server refuses the export, handshake ends the session with NBD_OPT_ABORT.
+// handshake negotiates with the server, up to the transmission phase. It reads no byte beyond the handshake.
 func handshake(c io.ReadWriter, name string) (e export, err error) {
 	if len(name) > maxString {
 		return e, fmt.Errorf("an export's name of %d bytes: %d at most: %w", len(name), maxString, syscall.EINVAL)
@@ -60,7 +57,7 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 		switch {
 		case typ&repErr != 0:
 			abort := be.AppendUint32(be.AppendUint32(be.AppendUint64(nil, optMagic), optAbort), 0)
-			_, _ = c.Write(abort) // without waiting for its reply
+			_, _ = c.Write(abort)
 			return e, refused(name, typ, data)
 		case typ == repAck && !exported:
 			return e, fmt.Errorf("handshake: NBD_REP_ACK without NBD_INFO_EXPORT: %w", block.ErrProtocol)
@@ -78,7 +75,6 @@ func handshake(c io.ReadWriter, name string) (e export, err error) {
 	return e, fmt.Errorf("handshake: more than %d replies to NBD_OPT_GO: %w", maxReplies, block.ErrProtocol)
 }
 
-// greet receives the server's greeting, and returns the flags that the client must send.
 func greet(c io.Reader) (flags uint32, err error) {
 	var b [18]byte
 	if err := full(c, b[:8]); err != nil {
@@ -108,7 +104,7 @@ func greet(c io.Reader) (flags uint32, err error) {
 	return uint32(has & (flagFixedNewstyle | flagNoZeroes)), nil // proto.md, Client flags
 }
 
-// full reads len(b) bytes; if the stream ends earlier, it returns io.ErrUnexpectedEOF.
+// full reads len(b) bytes; its error at the end of the stream is io.ErrUnexpectedEOF.
 func full(c io.Reader, b []byte) error {
 	_, err := io.ReadFull(c, b)
 	if errors.Is(err, io.EOF) {
@@ -117,7 +113,6 @@ func full(c io.Reader, b []byte) error {
 	return err
 }
 
-// optReply receives a reply to NBD_OPT_GO.
 func optReply(c io.Reader) (typ uint32, data []byte, err error) {
 	var b [20]byte
 	if err := full(c, b[:]); err != nil {
@@ -173,10 +168,9 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return typ, nil // the client ignores other types
+	return typ, nil // other types are ignored
 }
 
-// check returns an error if the server's flags lack NBD_FLAG_HAS_FLAGS.
 func (e *export) check() error {
 	if e.flags&flagHasFlags == 0 {
 		return fmt.Errorf("handshake: transmission flags %#x, without NBD_FLAG_HAS_FLAGS: %w", e.flags,
@@ -185,8 +179,8 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown returns the first maxShown bytes of a server's text; a '.' replaces each ASCII control character
-// and each run of bytes that are not UTF-8.
+// shown returns the first maxShown bytes of a server's text, with '.' for control characters and invalid
+// UTF-8.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -204,9 +198,6 @@ func refused(name string, typ uint32, data []byte) error {
 	return fmt.Errorf("export %q: %s: %w", name, text, err)
 }
 
-// device returns the block.Info of an export. If the server announces no block sizes, device uses 512
-// bytes and 32 MiB; if 512 does not divide the export's size, it uses 1 byte, so that the client can
-// read the end.
 func (e *export) device(depth int) block.Info {
 	i := block.Info{Size: e.size, BlockSize: defaultBlockSize, MaxTransfer: maxPayload, MaxDepth: depth,
 		ReadOnly: e.flags&flagReadOnly != 0}

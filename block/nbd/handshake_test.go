@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// script is a connection whose other end sends a fixed stream, whatever it receives.
+// script is a connection whose other end sends a fixed stream.
 type script struct {
 	io.Reader
 	sent bytes.Buffer
@@ -25,7 +25,6 @@ func (s *script) Write(b []byte) (int, error) { return s.sent.Write(b) }
 
 func says(parts ...[]byte) *script { return &script{Reader: bytes.NewReader(bytes.Join(parts, nil))} }
 
-// info returns an NBD_REP_INFO.
 func info(typ uint16, data ...byte) []byte {
 	return optMessage(7, 3, append(binary.BigEndian.AppendUint16(nil, typ), data...))
 }
@@ -41,7 +40,7 @@ func sizes(minimum, maximum uint32) []byte {
 	return info(3, binary.BigEndian.AppendUint32(b, maximum)...)
 }
 
-// The client sends exactly the expected bytes in each handshake.
+// A handshake sends the expected bytes and reads none beyond its end.
 func TestHandshake(t *testing.T) {
 	for _, flags := range []uint16{1, 3, 0xff03} {
 		s := says(greeting(flags), sizes(512, 65536), info(1, []byte("name")...), info(2, []byte("what")...), info(77,
@@ -146,9 +145,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, syscall.EINVAL)
 }
 
-// Open fails on a real connection, and leaks nothing, if the export does not exist, if the server does
-// not greet the second connection, if the export has another size on the second connection, or if no
-// server listens.
+// Open reports errors of real connections, and leaks nothing.
 func TestOpenIsRefused(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -189,7 +186,7 @@ func TestOpenIsRefused(t *testing.T) {
 	testkit.ErrorSays(t, err, "no server listens at its port")
 }
 
-// Whatever a server sends, a handshake ends, and a successful one returns a valid export.
+// A handshake with arbitrary bytes ends, and a successful one returns a valid export.
 func FuzzHandshake(f *testing.F) {
 	f.Add(bytes.Join([][]byte{greeting(3), sizes(512, 65536), info(1, []byte("name")...), goodExport, goodAck}, nil))
 	f.Add(bytes.Join([][]byte{greeting(3), goodExport, optMessage(7, 1<<31+6, []byte("no"))}, nil))

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie returns a function for server.bend that changes the cookie of answer number n.
+// cookie returns a function that changes the cookie of answer n.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic returns a function for server.bend that sets the magic of answer number n.
+// magic returns a function that sets the magic of answer n.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,7 +33,7 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut returns a function for server.bend that ends the connection after length bytes of answer number n.
+// cut returns a function that ends the connection after length bytes of answer n.
 func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -48,7 +48,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 	const n, length = 16, 4096
 	for name, c := range map[string]struct {
 		bend   func() func(a *answerTo)
-		writes bool // the case is tested with writes too
+		writes bool // test writes too
 		target error
 		says   string
 	}{
@@ -149,13 +149,13 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), c.target)
 				testkit.OK(t, d.Close())
 				s.set(func() { s.bend, s.batch = nil, 0 })
-				all(t, r.open(t), n, ops) // all resources were released, and can be used again
+				all(t, r.open(t), n, ops)
 			}
 		})
 	}
 }
 
-// A reply on the wrong connection is an error, although its operation is in progress.
+// A reply on the wrong connection is an error.
 func TestReplyOnTheOtherConnection(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		var other atomic.Uint64
@@ -165,7 +165,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 			if a.write != write {
 				other.Store(binary.BigEndian.Uint64(a.b[8:]))
 				close(came)
-				a.b = nil // the operation stays in progress for ever
+				a.b = nil
 				return
 			}
 			<-came
@@ -197,8 +197,7 @@ func TestReplyToNothing(t *testing.T) {
 		}
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
-		// It looks like a quick reply, but the second reply to the same request is detected. The
-		// server may answer the second request before the first.
+		// The first operation may succeed by that reply.
 		o := block.Op{Write: write, Len: 512, Mem: 5}
 		err := d.Do(t.Context(), 1, give([]block.Op{o, o, o}), func(block.Done) {})
 		testkit.ErrorIs(t, err, block.ErrProtocol, "write %v", write)
@@ -209,14 +208,13 @@ func TestReplyToNothing(t *testing.T) {
 	}
 }
 
-// limit sets the stall limit of the connections, which Open has set to Config.Timeout.
 func (d *Device) limit(to time.Duration) {
 	for _, l := range d.links {
 		l.SetStallLimit(to)
 	}
 }
 
-// If the server becomes silent, Do returns a StallError after the stall limit.
+// If the server is silent, Do returns a StallError.
 func TestServerIsSilent(t *testing.T) {
 	for name, bend := range map[string]func(a *answerTo){
 		"no reply":         func(a *answerTo) { a.b = nil },
@@ -253,7 +251,7 @@ func TestServerIsSilent(t *testing.T) {
 	}
 }
 
-// If the server does not receive, Do returns an error after the stall limit.
+// If the server does not receive, Do returns an error.
 func TestServerTakesNothing(t *testing.T) {
 	s := &server{store: make([]byte, 32<<20)}
 	over := make(chan struct{})

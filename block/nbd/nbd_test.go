@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
-	guard  = 64 << 10 // bytes before and after the data that must not change
+	guard  = 64 << 10 // bytes around the data that must not change
 	poison = 0xa5
 )
 
@@ -38,7 +38,6 @@ type rig struct {
 	want []byte // expected memory, except the pool
 }
 
-// checked has the tests for which newRig has called testkit.LeavesNothing.
 var checked sync.Map
 
 func newRig(t testing.TB, s *server, size, pool uint64) *rig {
@@ -65,7 +64,6 @@ func newRig(t testing.TB, s *server, size, pool uint64) *rig {
 	return r
 }
 
-// open opens the export, and closes it when the test ends.
 func (r *rig) open(t testing.TB) *Device {
 	t.Helper()
 	d := testkit.Must(Open(t.Context(), r.conf))(t)
@@ -73,15 +71,14 @@ func (r *rig) open(t testing.TB) *Device {
 	return d
 }
 
-// memory returns the data.
 func (r *rig) memory() []byte { return r.gpu.Bytes()[guard : guard+r.size] }
 
-// read stores in want the data that a read should store in memory; content is the server's.
+// read stores in want the data that o reads from content.
 func (r *rig) read(o block.Op, content []byte) {
 	copy(r.want[guard+o.Mem:], content[o.Off:o.Off+o.Len])
 }
 
-// check fails the test if any byte differs from the expected memory.
+// check fails the test if memory differs from want.
 func (r *rig) check(t testing.TB) {
 	t.Helper()
 	got := r.gpu.Bytes()[:len(r.want)]
@@ -100,7 +97,6 @@ func (r *rig) check(t testing.TB) {
 		r.want[first])
 }
 
-// give returns a next function for Do that returns operations one after another.
 func give(ops []block.Op) func() (block.Op, bool) {
 	return func() (block.Op, bool) {
 		if len(ops) == 0 {
@@ -112,7 +108,6 @@ func give(ops []block.Op) func() (block.Op, bool) {
 	}
 }
 
-// all performs operations, and fails the test if one of them fails or is not reported once.
 func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	t.Helper()
 	seen := map[block.Op]int{}
@@ -130,8 +125,7 @@ func all(t testing.TB, d *Device, depth int, ops []block.Op) {
 	}
 }
 
-// readsOf returns n reads of length bytes, from random places of store bytes, to successive memory with
-// gaps of 3 bytes.
+// readsOf returns n reads of length bytes from random places, to memory with gaps of 3 bytes.
 func readsOf(n int, length, store uint64, seed uint64) (ops []block.Op) {
 	x := rand.New(rand.NewPCG(seed, 2))
 	for i := range n {
@@ -174,8 +168,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// Reads of several lengths are in progress at a time, at several depths, with a pool that holds the
-// data of few reads.
+// Reads of several lengths are in progress at a time, with a small pool.
 func TestReadsOfSeveralLengths(t *testing.T) {
 	const store = 1 << 20
 	s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, seed: 4}
@@ -201,7 +194,7 @@ func TestReadsOfSeveralLengths(t *testing.T) {
 	testkit.Equal(t, "bytes looked at", d.Stats().Looked, 16*d.Stats().Messages)
 }
 
-// gate is a Memory whose first Look closes came, and blocks until open is closed.
+// gate is a Memory whose first Look closes came, and waits for open.
 type gate struct {
 	devmem.Memory
 	first sync.Once
@@ -217,7 +210,6 @@ func (g *gate) Look(ctx context.Context, dst []byte, b devmem.Buffer, ranges ...
 	return g.Memory.Look(ctx, dst, b, ranges...)
 }
 
-// The Device reads the headers of arrived replies together, while all reads have one length.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	const n = 32
 	s := &server{store: pattern(1 << 20), batch: n, reads: n}
@@ -279,7 +271,7 @@ func TestWrites(t *testing.T) {
 					if !bytes.Equal(s.content(), want) {
 						t.Error("the server has something else")
 					}
-					r.check(t) // the client's memory is unchanged
+					r.check(t)
 					testkit.Equal(t, "bytes written", d.Stats().Written, uint64(n)*length)
 					testkit.Equal(t, "flushes", s.get(func() int { return s.flushes }), 1)
 					if got := r.dev.Stats().TxDevmemBytes; copied && got != 0 || !copied && got != uint64(n)*length {
@@ -291,7 +283,6 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// Do performs reads and writes at the same time; then another Do reads the written data.
 func TestReadsAndWrites(t *testing.T) {
 	for _, copied := range []bool{false, true} {
 		const half = 2 << 20
@@ -335,7 +326,6 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-// discsIn waits until the server has received n NBD_CMD_DISC.
 func (s *server) discsIn(t testing.TB, n int) int {
 	t.Helper()
 	testkit.Eventually(t, "NBD_CMD_DISC", func() bool { return s.get(func() int { return s.discs }) >= n })
@@ -417,7 +407,6 @@ func TestNamesOfErrors(t *testing.T) {
 	}
 }
 
-// An operation that Info.Check refuses is not sent, and is reported.
 func TestOperationsAreChecked(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -440,8 +429,6 @@ func TestOperationsAreChecked(t *testing.T) {
 	r.check(t)
 }
 
-// The block size is the server's, or the protocol document's default, or 1 if the default does not
-// divide the size.
 func TestInfo(t *testing.T) {
 	for _, c := range []struct {
 		s    *server
@@ -467,8 +454,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// A flush that fails is Do's error, and the Device can still be used. Without NBD_FLAG_SEND_FLUSH
-// there is no flush.
+// A flush that fails is Do's error.
 func TestFlush(t *testing.T) {
 	s := &server{store: make([]byte, 1<<20), flushed: 5}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -479,7 +465,7 @@ func TestFlush(t *testing.T) {
 	testkit.ErrorSays(t, err, "flush after writes: NBD_EIO (5)")
 	s.set(func() { s.flushed = 0 })
 	all(t, d, 1, write)
-	all(t, d, 1, []block.Op{{Len: 512, Mem: 4096}}) // no write, no flush
+	all(t, d, 1, []block.Op{{Len: 512, Mem: 4096}})
 	testkit.Equal(t, "flushes", s.get(func() int { return s.flushes }), 2)
 
 	s = &server{store: make([]byte, 1<<20), flags: 1}
@@ -492,8 +478,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// When a server is being shut down, operations in progress complete, no more start, and the session
-// ends by the protocol.
+// When a server shuts down, operations in progress complete.
 func TestShutdown(t *testing.T) {
 	s := &server{store: pattern(1 << 20), batch: 8, reads: 8}
 	s.status = func(i int, _ bool) uint32 { return map[int]uint32{2: 108}[i] }
@@ -522,7 +507,7 @@ func TestShutdown(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), syscall.ESHUTDOWN)
 }
 
-// conn and device count the sends from device memory, and the sends that completed.
+// device counts sends from device memory, and completed ones.
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64
@@ -554,7 +539,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	return lo, hi, err
 }
 
-// late is a binding that is done 20 ms after it was closed.
+// late is a binding that is done 20 ms after its Close.
 type late struct {
 	devmem.Binding
 	once sync.Once
@@ -612,8 +597,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	}))
 }
 
-// Sockets and pool have little room: a server that receives no requests while it cannot send replies
-// causes no deadlock.
+// A server that receives no requests while it cannot send replies causes no deadlock.
 func TestLittleRoom(t *testing.T) {
 	s := &server{store: pattern(4 << 20), small: true, seed: 3}
 	r := newRig(t, s, 8<<20, 16*devmem.PageSize)
@@ -629,11 +613,11 @@ func TestLittleRoom(t *testing.T) {
 	r.check(t)
 }
 
-// Do returns when its context ends, and reports all operations in progress with the context's cause.
+// When its context ends, Do reports the operations in progress.
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
-		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // the server waits for one more request
+		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // one more than the depth
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -659,7 +643,7 @@ func TestContextEnds(t *testing.T) {
 	}
 }
 
-// Close from another goroutine ends Do, and so does Close in a callback of Do.
+// Close ends Do, from another goroutine and in a callback.
 func TestCloseEndsDo(t *testing.T) {
 	for _, inside := range []bool{false, true} {
 		s := &server{store: pattern(1 << 20)}
@@ -697,8 +681,7 @@ func TestCloseEndsDo(t *testing.T) {
 	}
 }
 
-// A second Do is refused, and the first goes on. After a callback of Do that panics nothing leaks, and
-// the Device reports that it cannot be used any more.
+// A second Do is refused.
 func TestDoIsAlone(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

@@ -15,8 +15,8 @@ var be = binary.BigEndian
 const (
 	initMagic   = 0x4e42444d41474943 // NBDMAGIC
 	optMagic    = 0x49484156454f5054 // IHAVEOPT
-	oldMagic    = 0x00420281861253   // cliserv_magic, of oldstyle negotiation
-	optRepMagic = 0x3e889045565a9    // begins a reply to an option
+	oldMagic    = 0x00420281861253   // of oldstyle negotiation
+	optRepMagic = 0x3e889045565a9
 
 	flagFixedNewstyle = 1 << 0 // NBD_FLAG_FIXED_NEWSTYLE, and NBD_FLAG_C_FIXED_NEWSTYLE
 	flagNoZeroes      = 1 << 1 // NBD_FLAG_NO_ZEROES, and NBD_FLAG_C_NO_ZEROES
@@ -26,7 +26,7 @@ const (
 
 	repAck  = 1       // NBD_REP_ACK
 	repInfo = 3       // NBD_REP_INFO
-	repErr  = 1 << 31 // set in all of NBD_REP_ERR_*
+	repErr  = 1 << 31 // a bit of all NBD_REP_ERR_*
 
 	infoExport      = 0 // NBD_INFO_EXPORT
 	infoName        = 1 // NBD_INFO_NAME
@@ -59,17 +59,15 @@ const (
 	replyLen   = 16
 )
 
-// Size constraints (proto.md, Size constraints); defaultBlockSize and maxPayload apply if the
-// server announces none.
+// Size constraints (proto.md).
 const (
 	defaultBlockSize = 512
-	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack, even if it announces a larger maximum
-	maxMinBlock      = 64 << 10 // the largest minimum block size that a server may announce
+	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack
+	maxMinBlock      = 64 << 10 // the largest that a server may announce
 )
 
-// request is a request message.
 type request struct {
-	Type   uint16 // offset 6; the flags, at offset 4, are always 0
+	Type   uint16 // offset 6
 	Cookie uint64 // 8
 	Off    uint64 // 16
 	Len    uint32 // 24
@@ -84,7 +82,6 @@ func (r *request) encode(b *[requestLen]byte) {
 	be.PutUint32(b[24:], r.Len)
 }
 
-// reply is a simple reply message without its data.
 type reply struct {
 	Magic  uint32 // offset 0
 	Error  uint32 // 4
@@ -95,7 +92,6 @@ func (r *reply) decode(b *[replyLen]byte) {
 	r.Magic, r.Error, r.Cookie = be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 }
 
-// check returns an error if a reply's magic is wrong.
 func (r *reply) check() error {
 	switch r.Magic {
 	case simpleMagic:
@@ -106,8 +102,7 @@ func (r *reply) check() error {
 	return fmt.Errorf("a reply begins with %#08x, not %#x: %w", r.Magic, uint32(simpleMagic), block.ErrProtocol)
 }
 
-// status returns the name of a reply's error value, and the closest errno (proto.md, Error values).
-// An unknown value is EIO, although the document says EINVAL, because the request was valid.
+// status returns the name of a reply's error value, and an errno (proto.md, Error values).
 func status(value uint32) (string, syscall.Errno) {
 	if e, ok := map[uint32]struct {
 		name  string
@@ -127,8 +122,7 @@ func status(value uint32) (string, syscall.Errno) {
 	return fmt.Sprintf("error %d, which is none of NBD's", value), syscall.EIO
 }
 
-// refusal returns the text of an error reply to NBD_OPT_GO, and the closest errno (proto.md, Option
-// reply types).
+// refusal returns the text of an error reply, and an errno.
 func refusal(typ uint32) (string, error) {
 	if e, ok := map[uint32]struct {
 		text string

@@ -10,11 +10,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxBatch is the most requests of reads that one Write sends, and the most replies to writes that one
-// Read receives.
+// maxBatch is the most requests of reads in one Write, and replies to writes in one Read.
 const maxBatch = 64
 
-// sleep waits until ch has a value, and returns true, or until ctx ends, and returns false.
+// sleep waits for ch and returns true, or for the end of ctx.
 func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -24,8 +23,8 @@ func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	}
 }
 
-// sendReads is the goroutine that sends requests of reads. Another goroutine receives the replies: a
-// server may wait until it can send replies before it reads more requests.
+// sendReads sends requests of reads. Replies need another goroutine: a server may stop reading requests until
+// it can send replies.
 func (d *Device) sendReads(ctx context.Context) error {
 	for {
 		n := 0
@@ -50,7 +49,6 @@ func (d *Device) sendReads(ctx context.Context) error {
 	}
 }
 
-// receiveReads is the goroutine that receives the replies to reads.
 func (d *Device) receiveReads(ctx context.Context) error {
 	for {
 		d.mu.Lock()
@@ -70,8 +68,7 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window waits for a reply, and then processes the replies whose headers plan finds, up to the
-// first error.
+// window processes the replies whose headers plan finds.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)
@@ -103,14 +100,14 @@ func (d *Device) window(ctx context.Context) error {
 		}
 		d.landed = append(d.landed, i)
 		if r.Error != 0 || op.Len+replyLen != each.Stride {
-			break // the other bytes in heads are no headers: the next header is elsewhere
+			break // the next header is elsewhere
 		}
 	}
 	return d.land(ctx)
 }
 
-// plan returns the places of the arrived headers in the stream: at a fixed distance while all reads in
-// progress have the same length, otherwise only the place of the first header.
+// plan returns the places of the arrived headers in the stream: at a fixed distance if all reads in progress
+// have one length, otherwise only the first.
 func (d *Device) plan() devmem.Strided {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,7 +119,7 @@ func (d *Device) plan() devmem.Strided {
 	return devmem.Strided{Stride: stride, Len: replyLen, Count: int(min(n, uint64(d.sizes[0].reads)))}
 }
 
-// data takes a read's data from the stream to the read's memory, and waits for the bytes that have not arrived.
+// data takes a read's data from the stream, and waits for what has not arrived.
 func (d *Device) data(ctx context.Context, op block.Op) error {
 	n := min(op.Len, d.stream.Len())
 	if err := d.stream.Take(ctx, d.c.Data, op.Mem, n); err != nil {
@@ -131,7 +128,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	if n == op.Len {
 		return nil
 	}
-	if err := d.land(ctx); err != nil { // before the wait, because Do may start more operations meanwhile
+	if err := d.land(ctx); err != nil { // before the wait: Do can start more operations meanwhile
 		return err
 	}
 	if err := d.stream.Receive(ctx, d.c.Data, op.Mem+n, op.Len-n); err != nil {
@@ -140,7 +137,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	return nil
 }
 
-// land makes the stream move the taken data to its memory, and reports the landed reads to Do.
+// land moves the taken data to its memory, and passes the landed reads to Do.
 func (d *Device) land(ctx context.Context) error {
 	if err := d.stream.Flush(ctx); err != nil {
 		return err
@@ -154,7 +151,6 @@ func (d *Device) land(ctx context.Context) error {
 	return nil
 }
 
-// ended adds to err the place in the stream; if the stream has ended, it adds that the server ended it.
 func ended(where string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the server ended it where %s should be: %w", where, io.ErrUnexpectedEOF)

@@ -15,29 +15,28 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// answerTo is an answer of the server: a reply's header, followed by its data.
+// answerTo is a reply of the server: header and data.
 type answerTo struct {
-	n     int  // number of earlier answers on the same connection
-	write bool // the request is not a read: a write or a flush
+	n     int  // number of answers on the connection before this one
+	write bool // the request is a write or a flush
 	b     []byte
-	end   bool // the server ends the connection after this answer
+	end   bool
 }
 
-// server is an NBD server for these tests only: it builds its bytes from the protocol document, not
-// by the client's functions.
+// server is an NBD server that encodes messages by the protocol document, not by the client's functions.
 type server struct {
 	flags                uint16
-	minBlock, maxPayload uint32 // minBlock 0: the server announces neither
+	minBlock, maxPayload uint32 // 0: neither is announced
 	description          string
-	seed                 uint64                         // of the random order of answers
-	batch                int                            // requests that the server answers together; 0: any number
-	reads, writes        int                            // with batch: how many reads and writes will still come
-	status               func(n int, write bool) uint32 // error value of answer n of a connection; nil: all succeed
-	bend                 func(a *answerTo)              // may change an answer before it is sent; may be nil
-	flushed              uint32                         // the error value of flushes
-	small                bool                           // sockets have little room
-	greet                func(c net.Conn) bool          // replaces the handshake; false: the connection ends
-	clients              int                            // the most connections that the server serves; 0: any number
+	seed                 uint64                         // of the order of answers
+	batch                int                            // requests to answer together; 0: the ones that have arrived
+	reads, writes        int                            // if batch is set: requests of each kind that are still to come
+	status               func(n int, write bool) uint32 // error value of answer n
+	bend                 func(a *answerTo)              // may change an answer
+	flushed              uint32                         // error value of flushes
+	small                bool
+	greet                func(c net.Conn) bool // replaces the handshake; false: the connection ends
+	clients              int                   // the most connections to serve; 0: any number
 
 	l    net.Listener
 	addr netip.AddrPort
@@ -46,12 +45,12 @@ type server struct {
 	mu      sync.Mutex
 	store   []byte
 	conns   []net.Conn
-	discs   int // NBD_CMD_DISC
-	aborts  int // NBD_OPT_ABORT
+	discs   int // number of NBD_CMD_DISC received
+	aborts  int // number of NBD_OPT_ABORT received
 	flushes int
 }
 
-// patterned is nbdkit's pattern: each 8 bytes are their own offset.
+// patterned is nbdkit's pattern: each 8 bytes are their own offset, big endian.
 var patterned = sync.OnceValue(func() []byte {
 	b := make([]byte, 8<<20)
 	for off := 0; off < len(b); off += 8 {
@@ -60,10 +59,8 @@ var patterned = sync.OnceValue(func() []byte {
 	return b
 })
 
-// pattern returns the first n bytes of nbdkit's pattern.
 func pattern(n int) []byte { return slices.Clone(patterned()[:n]) }
 
-// start serves until the test ends.
 func (s *server) start(t testing.TB) {
 	t.Helper()
 	x, _ := testkit.Loopback()
@@ -83,7 +80,7 @@ func (s *server) start(t testing.TB) {
 			s.conns = append(s.conns, c)
 			s.mu.Unlock()
 			if many {
-				continue // the client waits for the greeting
+				continue
 			}
 			s.work.Go(func() {
 				defer c.Close()
@@ -104,14 +101,12 @@ func (s *server) stop() {
 	s.work.Wait()
 }
 
-// set calls f, which changes fields, with mu held.
 func (s *server) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-// get returns the result of f, which reads fields, with mu held.
 func (s *server) get(f func() int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +151,7 @@ func (s *server) serve(c net.Conn) {
 				_, _ = c.Write(out)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
-				for range requests { // until the goroutine that receives requests ends
+				for range requests { // wait until the receiving goroutine ends
 				}
 				return
 			}
@@ -166,11 +161,10 @@ func (s *server) serve(c net.Conn) {
 		}
 	}
 	_ = c.Close()
-	for range requests { // likewise
+	for range requests {
 	}
 }
 
-// optMessage returns a reply of type typ to an option.
 func optMessage(option, typ uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint64(nil, 0x3e889045565a9)
 	b = binary.BigEndian.AppendUint32(b, option)
@@ -179,12 +173,10 @@ func optMessage(option, typ uint32, data []byte) []byte {
 	return append(b, data...)
 }
 
-// greeting returns the greeting of fixed newstyle.
 func greeting(flags uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte("NBDMAGICIHAVEOPT"), flags)
 }
 
-// exported returns the replies to NBD_OPT_GO: NBD_INFO_EXPORT, other NBD_REP_INFO, and NBD_REP_ACK.
 func (s *server) exported() (b []byte) {
 	info := binary.BigEndian.AppendUint64([]byte{0, 0}, uint64(s.get(func() int { return len(s.store) })))
 	b = optMessage(7, 3, binary.BigEndian.AppendUint16(info, s.flags))
@@ -196,11 +188,11 @@ func (s *server) exported() (b []byte) {
 	if s.description != "" {
 		b = append(b, optMessage(7, 3, append([]byte{0, 2}, s.description...))...)
 	}
-	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...) // an unknown type
+	b = append(b, optMessage(7, 3, []byte{0x99, 0x99, 1, 2, 3})...)
 	return append(b, optMessage(7, 1, nil)...)
 }
 
-// asks receives the client's flags, if flags is set, and an option, and returns its number and data.
+// asks receives an option of the client, and its flags before if flags is set.
 func asks(c io.Reader, flags bool) (option uint32, data []byte, err error) {
 	n := 16
 	if flags {
@@ -244,7 +236,6 @@ func (s *server) shake(c net.Conn) bool {
 	return err == nil
 }
 
-// asked is a request.
 type asked struct {
 	typ         uint16
 	cookie, off uint64
@@ -252,7 +243,6 @@ type asked struct {
 	data        []byte
 }
 
-// ask receives a request and passes it to the channel; it returns false if there are no more requests.
 func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	var b [28]byte
 	if _, err := io.ReadFull(c, b[:]); err != nil || binary.BigEndian.Uint32(b[:]) != 0x25609513 {
@@ -276,7 +266,7 @@ func (s *server) ask(c net.Conn, to chan<- asked) bool {
 	return true
 }
 
-// gather waits for the requests to answer next, and returns them; none: the channel is closed.
+// gather waits for the requests to answer next; it returns none if the channel is closed.
 func (s *server) gather(from <-chan asked) (list []asked) {
 	take := func(wait bool) bool {
 		if !wait && len(from) == 0 {
@@ -304,7 +294,6 @@ func (s *server) gather(from <-chan asked) (list []asked) {
 	return list
 }
 
-// answer performs a request, and stores its reply in a.b.
 func (s *server) answer(a *answerTo, q asked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,12 +317,10 @@ func (s *server) answer(a *answerTo, q asked) {
 	}
 }
 
-// content returns a copy of the server's data.
 func (s *server) content() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.store)
 }
 
-// patient returns a deadline for something that should not take long.
 func patient() time.Time { return time.Now().Add(testkit.Patience) }

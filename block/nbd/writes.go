@@ -5,10 +5,8 @@ import (
 	"fmt"
 )
 
-// sendWrites is the goroutine that sends writes and flushes. It completes a write when the server has
-// answered it and TCP no longer uses its memory. Sender.Wait waits until TCP uses no memory of all that
-// the Sender has sent, so sendWrites calls it only when the list ready is not empty and no request is
-// queued.
+// sendWrites sends writes and flushes. It completes a write when the server has answered it and TCP no longer
+// uses its memory. Sender.Wait waits for all sent data, so sendWrites calls it only when no request is queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
 	var ready []uint32
@@ -51,17 +49,15 @@ func (d *Device) sendWrites(ctx context.Context) error {
 	}
 }
 
-// settle adds to ready a write whose payload was sent and that the server has answered: its memory may still be in
-// use. The caller holds mu.
+// settle adds to ready a write that was sent and answered. The caller holds mu.
 func (d *Device) settle(i uint32) {
 	d.ready = append(d.ready, i)
 	wake(d.writes.send)
 }
 
-// receiveWrites is the goroutine that receives replies to writes and flushes, which have no data.
 func (d *Device) receiveWrites(ctx context.Context) error {
 	var buf [maxBatch * replyLen]byte
-	n := 0 // received bytes of an incomplete reply
+	n := 0 // bytes of an incomplete reply
 	for {
 		d.mu.Lock()
 		out := d.writes.out

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// BenchmarkRead reads into device memory; with copy=true, the reference, through host memory.
+// BenchmarkRead with copy=true reads through host memory.
 func BenchmarkRead(b *testing.B) {
 	for _, bs := range []uint64{4 << 10, 128 << 10, 1 << 20} {
 		for _, copies := range []bool{false, true} {

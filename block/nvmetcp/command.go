@@ -6,7 +6,7 @@ import "fmt"
 const (
 	opWrite       = 0x01
 	opRead        = 0x02
-	opIdentify    = 0x06 // this and the next are commands of the admin queue
+	opIdentify    = 0x06 // this and the next are of the admin queue
 	opSetFeatures = 0x09
 	opFabrics     = 0x7f
 )
@@ -39,14 +39,14 @@ const (
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // data block descriptor, whose address is an offset in the capsule
-	sglTransport = 0x5a // transport data block descriptor: the data comes in C2HData, or goes in H2CData after an R2T
+	sglInCapsule = 0x01 // the address is an offset in the capsule
+	sglTransport = 0x5a
 )
 
 const (
 	sqeLen       = 64
 	usesSGL      = 1 << 6 // PSDT 01b
-	noSQFlow     = 1 << 2 // CATTR of Connect (Fabrics 3.3): SQ flow control is off
+	noSQFlow     = 1 << 2 // CATTR of Connect (Fabrics 3.3): no SQ flow control
 	anyCNTLID    = 0xffff
 	connectLen   = 1024
 	identifyLen  = 4096
@@ -58,7 +58,6 @@ const (
 // sqe is a submission queue entry (Base 4.2).
 type sqe [sqeLen]byte
 
-// newSQE returns a command with an opcode, usesSGL and a namespace; its other fields are 0.
 func newSQE(opcode uint8, nsid uint32) *sqe {
 	var s sqe
 	s[0], s[1] = opcode, usesSGL
@@ -66,7 +65,6 @@ func newSQE(opcode uint8, nsid uint32) *sqe {
 	return &s
 }
 
-// newFabrics returns a Fabrics command with FCTYPE kind.
 func newFabrics(kind uint8) *sqe {
 	s := newSQE(opFabrics, 0)
 	s[4] = kind
@@ -75,23 +73,22 @@ func newFabrics(kind uint8) *sqe {
 
 func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
 
-// setSGL sets SGL1 to a descriptor of type and subtype kind for n bytes of data, with address 0.
+// setSGL sets SGL1, with address 0.
 func (s *sqe) setSGL(kind uint8, n uint32) {
 	le.PutUint64(s[24:], 0)
 	le.PutUint32(s[32:], n)
 	s[39] = kind
 }
 
-// setDword sets command dword i, from CDW10 to CDW15.
 func (s *sqe) setDword(i int, v uint32) { le.PutUint32(s[4*i:], v) }
 
-// setBlocks sets SLBA and NLB, for n blocks from lba on (Base 6.9, 6.15).
+// setBlocks sets SLBA and NLB (Base 6.9, 6.15).
 func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint64(s[40:], lba)
 	le.PutUint16(s[48:], uint16(n-1))
 }
 
-// connectSQE returns the Connect command (Fabrics 3.3) for a queue of size entries. KATO is 0.
+// connectSQE returns Connect (Fabrics 3.3) for a queue of size entries.
 func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	s := newFabrics(fabricsConnect)
 	le.PutUint16(s[42:], qid)
@@ -100,7 +97,6 @@ func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	return s
 }
 
-// connectData returns the data of the Connect command.
 func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte {
 	b := make([]byte, connectLen)
 	copy(b, hostID[:])
@@ -110,7 +106,7 @@ func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte 
 	return b
 }
 
-// connectFault names the invalid parameter that the result of a Connect refers to (Fabrics 3.3).
+// connectFault names the parameter that Connect refuses (Fabrics 3.3).
 func connectFault(result uint64) string {
 	off, inData := uint16(result), result>>16&1 != 0
 	type place struct {

@@ -13,31 +13,28 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// Limits.
 const (
-	adminEntries = 32      // entries of the admin queue: the minimum that a target must offer (Fabrics 3.3)
-	noLimit      = 4 << 20 // MaxTransfer if the target has no limit, in bytes
+	adminEntries = 32      // a target offers at least these (Fabrics 3.3)
+	noLimit      = 4 << 20 // bytes of MaxTransfer if the target has no limit
 	maxNLB       = 1 << 16 // blocks of a command
-	minLBADS     = 9       // the smallest LBADS, which is log2 of the block size: 512 bytes
+	minLBADS     = 9       // log2 of 512 bytes
 	maxLBADS     = 20
-	readyPause   = 10 * time.Millisecond // between reads of CSTS
+	readyPause   = 10 * time.Millisecond
 	maxPDO       = math.MaxUint8
 )
 
-// controller has the values that the controller and the namespace report about themselves.
 type controller struct {
 	cntlid    uint16
 	capab     uint64 // CAP
-	name      string // model, and the subsystem's NQN in parentheses
+	name      string // model, and the NQN in parentheses
 	mdts      uint8
-	inCapsule uint64 // bytes of data that fit in a command's capsule
+	inCapsule uint64 // bytes of data in a capsule
 	icdoff    uint16 // ICDOFF, in units of 16 bytes
-	maxCmd    int    // MAXCMD; 0: the controller does not report it
+	maxCmd    int    // MAXCMD; 0: not reported
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), enables the controller, identifies controller and namespace, and
-// requests one I/O queue.
+// connect connects the admin queue (Fabrics 3.3), and makes the controller ready.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -64,12 +61,12 @@ func (d *Device) connect(ctx context.Context) error {
 	}
 	s := newSQE(opSetFeatures, 0)
 	s.setDword(10, queuesFID)
-	s.setDword(11, 0) // one queue of each kind (the fields are counts less one)
+	s.setDword(11, 0) // one queue of each kind: counts less one
 	_, err = l.do("Set Features, number of queues", s, nil, nil)
 	return err
 }
 
-// property executes Property Get (Fabrics 3.5) for a property of 4 bytes, or 8 if wide is set.
+// property executes Property Get (Fabrics 3.5); wide: for 8 bytes, not 4.
 func (l *link) property(off uint32, wide bool) (uint64, error) {
 	s := newFabrics(fabricsPropertyGet)
 	if wide {
@@ -92,10 +89,10 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc returns the value of CC that enables a controller with the smallest page size that it supports.
+// cc returns the CC with the smallest page size.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO, at least 500 ms (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY (Base 3.1.1).
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -104,8 +101,7 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS again and again until reached returns true. It returns an error if a read fails, the
-// controller has failed, ctx has ended, or reached is still false after limit.
+// await reads CSTS until reached returns true, for up to limit.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -153,8 +149,7 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController stores the values of an Identify Controller data structure (Base figure 247; Fabrics
-// 4.1), or returns an error if this package cannot use the controller.
+// isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1).
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -171,15 +166,14 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts units of 16 bytes, including the SQE. ICDOFF counts such units from the end of the SQE on.
+	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF from the end of the SQE on.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
 	return nil
 }
 
-// printable returns a target's text with a space for each NUL, a '?' for other bytes that are not
-// printable ASCII, and without trailing spaces.
+// printable replaces bytes that are not printable ASCII.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -192,8 +186,7 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace stores the values of an Identify Namespace data structure (Base figure 245) in info, or
-// returns an error if this package cannot use the namespace.
+// isNamespace reads an Identify Namespace data structure (Base figure 245).
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -215,7 +208,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is log2 of a number of pages; CAP.MPSMIN has their size
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is the log2 of a number of pages of CAP.MPSMIN
 		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
@@ -225,8 +218,7 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown shuts the controller down (Base 7.6.2). It ignores errors, because the caller closes the
-// connection in any case.
+// shutdown shuts the controller down (Base 7.6.2).
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -238,8 +230,7 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue: without SQ flow control, because then Linux's target omits
-// responses to successful reads; if the target refuses that, with SQ flow control.
+// ioQueue tries without SQ flow control first: Linux's target then omits responses to successful reads.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults of a Config. Open multiplies DefaultTimeout on machines that run slowly.
+// Defaults of a Config. Open makes DefaultTimeout longer on slow machines.
 const (
 	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128
@@ -29,7 +29,7 @@ const (
 const (
 	maxDepth  = 1023
 	maxNQN    = 223        // bytes (Base 7.9)
-	allNSIDs  = 0xffffffff // NSID that means all namespaces
+	allNSIDs  = 0xffffffff // means all namespaces
 	uuidNQN   = "nqn.2014-08.org.nvmexpress:uuid:"
 	discovery = "nqn.2014-08.org.nvmexpress.discovery"
 )
@@ -37,34 +37,30 @@ const (
 // Config names the namespace to open, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // accesses the memory of Device's GPUs
+	Memory devmem.Memory // of Device's GPUs
 
 	Target    netip.AddrPort
-	NQN       string // of the subsystem
-	HostNQN   string // the host's NQN; empty: made from a random UUID
+	NQN       string
+	HostNQN   string // empty: random
 	Namespace uint32 // NSID; 0 means 1
 
-	Local netip.Addr    // local address of the connections; the zero Addr: Config.Device chooses
-	Queue int           // a receive queue that can be bound, and that RSS does not use (devmem.Device.SetRSS)
-	Pool  devmem.Buffer // data of the I/O queue arrives here before it is moved to Data; Open binds it to Queue
-	Data  devmem.Buffer // Op.Mem is an offset in Data; on Pool's GPU; Open binds Data for transmit
+	Local netip.Addr    // the zero Addr: Config.Device chooses
+	Queue int           // not used by RSS (devmem.Device.SetRSS)
+	Pool  devmem.Buffer // receives data of the I/O queue; Open binds it to Queue
+	Data  devmem.Buffer // Op.Mem is an offset in it; on Pool's GPU; Open binds it for transmit
 
-	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. The target
-	// may allow fewer: see Info.MaxDepth.
+	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. Info.MaxDepth may be lower.
 	Depth int
 
-	// Timeout is how long the target may send neither data nor an acknowledgment while a request is
-	// outstanding; 0 means DefaultTimeout. It also limits each step of Open and Close, except
-	// waiting until the controller is ready: the controller itself announces that limit (CAP.TO, up
-	// to 127.5 s).
+	// Timeout limits the time without progress while a request is outstanding, and the steps of Open and Close; 0
+	// means DefaultTimeout.
 	Timeout time.Duration
 
-	// Copy moves all payload through host memory, as a baseline for measurements: the nvmetcp.Device
-	// binds and steers nothing, and does not use Queue and Pool.
+	// Copy moves payload through host memory, as a baseline for measurements; Queue and Pool are not used.
 	Copy bool
 }
 
-// check returns an error if the Config is invalid, and sets its defaults.
+// check also sets the Config's defaults.
 func (c *Config) check() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -107,13 +103,13 @@ func (c *Config) check() error {
 // randomNQN returns a host NQN with a random UUID (Base 7.9; RFC 4122, 4.4).
 func randomNQN() string {
 	var u [16]byte
-	_, _ = rand.Read(u[:]) // never fails
+	_, _ = rand.Read(u[:])
 	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID returns the HOSTID for a host NQN: its UUID, or a hash of an NQN without UUID. Linux's target
-// requires that a host NQN always comes with the same HOSTID.
+// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID. Linux's target requires it to be the
+// same each time.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -124,8 +120,7 @@ func hostID(nqn string) (id [16]byte) {
 	return [16]byte(sum[:])
 }
 
-// Device is a namespace of a subsystem. It implements block.Device, which describes each method.
-// Errors that its methods return name the target.
+// Device is a namespace of a subsystem. It implements block.Device.
 type Device struct {
 	c     Config
 	ctrl  controller
@@ -135,25 +130,22 @@ type Device struct {
 	rx, tx devmem.Binding // nil with Copy
 	flow   devmem.FlowID  // 0: none
 
-	doing sync.Mutex // held by Do, and by Close while it releases the bindings
+	doing sync.Mutex // held by Do, and by Close during release
 
 	mu     sync.Mutex
-	err    error                   // why the Device cannot be used any more
-	cancel context.CancelCauseFunc // ends the Do in progress
+	err    error
+	cancel context.CancelCauseFunc // ends Do
 
 	once   sync.Once
-	closed error // the result of Close, set by once
+	closed error
 }
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a target, and opens a namespace for Do. When both queues are connected and no
-// command is outstanding, Open adds a flow rule that steers the I/O queue's connection to Config.Queue;
-// Close deletes the rule. Among the errors are EINVAL (Config), EXDEV, errors of [devmem.Device]; for a
-// refusal of the target, with its status: EACCES (host not allowed, or authentication), EBUSY
-// (controller busy), EINVAL (for example no such subsystem), ENODEV (no such namespace); EMEDIUMTYPE
-// (no I/O controller), EOPNOTSUPP (metadata, protection information); block.ErrProtocol;
-// os.ErrDeadlineExceeded and ETIMEDOUT (the target is too slow); the context's cause.
+// Open connects to a target, and opens a namespace. Among its errors are EINVAL and EXDEV (the Config); EACCES
+// (host not allowed, or authentication), EBUSY, EINVAL (for example no such subsystem) and ENODEV (no such
+// namespace) from the target; EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection information),
+// block.ErrProtocol, os.ErrDeadlineExceeded and ETIMEDOUT.
 func Open(ctx context.Context, c Config) (*Device, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("nvme/tcp: %w", err)
@@ -171,7 +163,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // before any packet is in flight, because a NIC may restart the queue
+	if !d.c.Copy { // a NIC may restart the queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -205,8 +197,7 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// depth sets Info.MaxDepth to the least of Config.Depth, MQES and MAXCMD, if the controller reports it:
-// a queue of n entries holds n-1 commands, and MQES is the number of entries less one.
+// A queue of n entries holds n-1 commands, and MQES is the number of entries less one.
 func (d *Device) depth() {
 	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
 	if d.ctrl.maxCmd > 0 {
@@ -215,7 +206,6 @@ func (d *Device) depth() {
 	d.ctrl.info.MaxDepth = n
 }
 
-// dial makes a connection for a queue.
 func (d *Device) dial(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.c.Timeout)
 	defer cancel()
@@ -226,7 +216,6 @@ func (d *Device) dial(ctx context.Context) (*link, error) {
 	return &link{c: c, timeout: d.c.Timeout, align: wordLen}, nil
 }
 
-// wrap adds the target to err; it returns nil for nil.
 func (d *Device) wrap(err error) error {
 	if err == nil {
 		return nil
@@ -234,15 +223,13 @@ func (d *Device) wrap(err error) error {
 	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
 }
 
-// abort resets a connection: otherwise TCP would retransmit unacknowledged data from the buffers while
-// the target does not answer.
+// abort resets a connection; after a mere Close TCP could still retransmit data from the buffers.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-// fail makes the Device fail with err, unless it has failed already: it ends Do and resets the
-// connections. It returns the error with which the Device has failed.
+// fail makes the Device fail with err, unless it has failed already, and returns the first error.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	was, cancel := d.err, d.cancel
@@ -272,25 +259,21 @@ func (d *Device) failed() error {
 	return d.err
 }
 
-// Info describes the namespace: Size, BlockSize, ReadOnly (write protected), MaxTransfer (MDTS, or
-// 4 MiB if the target has no limit; at most 65536 blocks) and MaxDepth; Name is the controller's model,
-// and the subsystem's NQN in parentheses.
+// Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if the target has no limit; at most 65536
+// blocks.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
-// Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0,
-// because headers are in host memory.
+// Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
-// Close ends the operations in progress by a reset of the connections. If Do does not run and the
-// Device has not failed, Close shuts the controller down, and waits for it for up to Config.Timeout.
-// Close waits until Do has returned (so neither next nor done may call Close) and, unless it returns
-// ETIMEDOUT, until the queue, the pool and the data are no longer in use. Errors: errors of
-// [devmem.Device]; ETIMEDOUT (the memory stays in use for longer than Config.Timeout).
+// Close ends the operations in progress by a reset of the connections; without any it shuts the controller
+// down. It waits for the end of Do, so next and done must not call it, and then until the memory is no longer
+// in use, or returns ETIMEDOUT after Config.Timeout.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)
 		if d.doing.TryLock() {
-			if d.failed() == nil { // no operation is in progress
+			if d.failed() == nil {
 				_ = d.q.conn.Close()
 				d.shutdown()
 				_ = d.admin.c.Close()
@@ -306,8 +289,7 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release deletes the flow rule, closes the bindings, and waits until their memory is no longer in use.
-// The connections are closed already.
+// release deletes the flow rule, and waits for the end of the bindings.
 func (d *Device) release() error {
 	var errs []error
 	if d.flow != 0 {
@@ -321,8 +303,7 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
 }
 
-// settled waits until the memory of a closed binding is no longer in use; after Config.Timeout it
-// returns ETIMEDOUT. b may be nil.
+// settled waits until the memory of a closed binding is no longer in use, for up to Config.Timeout.
 func (d *Device) settled(b devmem.Binding) error {
 	if b == nil {
 		return nil

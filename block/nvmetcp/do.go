@@ -12,11 +12,9 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// mostTaken is the number of taken bytes from which on a run gathers them; a pool of less than four
-// times this size lowers the number to a quarter of the pool.
+// mostTaken is the number of taken bytes after which the stream is flushed, unless the pool is small.
 const mostTaken = 1 << 20
 
-// run is one call of Do. Its goroutine receives, and calls next and done; another goroutine sends.
 type run struct {
 	d     *Device
 	q     *queue
@@ -26,25 +24,24 @@ type run struct {
 
 	jobs    chan job
 	sent    chan struct{} // closed when the sender has ended
-	sendErr error         // the sender's error; valid after sent is closed
+	sendErr error         // valid after sent is closed
 
-	over  bool    // next has returned false
-	open  []*slot // slots of operations in progress, including answered ones
-	unans int     // number of slots in open that are not answered
-	reads int     // number of slots in open that are unanswered reads
-	kinds int     // kindsUnderWay when the last header was read
+	over  bool
+	open  []*slot // in progress
+	unans int     // slots in open that are not answered
+	reads int     // unanswered reads in open
+	kinds int     // kindsUnderWay at the last header
 
-	// The C2HData whose data the run is receiving.
+	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // padding bytes before the data, and bytes of the data, that have not arrived
+	pad, left uint64 // bytes that have not arrived
 	final     bool   // no CapsuleResp follows
 
-	taken  uint64 // taken bytes, including headers, that the stream has not flushed
-	placed bool   // some of the bytes in taken are data
+	taken  uint64 // taken bytes that the stream has not flushed
+	placed bool   // some of them are data
 }
 
-// Do implements block.Device. It limits depth to Info.MaxDepth. After EINVAL (depth is not positive),
-// and after the error for a ctx that had ended before Do was called, the Device can still be used.
+// Do implements block.Device. It limits depth to Info.MaxDepth. Its error EINVAL means a depth below 1.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -71,7 +68,7 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	r.jobs = make(chan job, maxJobs*r.depth)
 	err = r.do(ctx)
 	if !stop() {
-		<-ended // ctx has ended: the Device cannot be used any more
+		<-ended
 		err = d.failed()
 	}
 	d.mu.Lock()
@@ -80,7 +77,6 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	return err
 }
 
-// do performs all operations, and ends the sender. After an error it reports the operations in progress.
 func (r *run) do(ctx context.Context) error {
 	go func() {
 		defer close(r.sent)
@@ -108,11 +104,10 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns err, or the sender's error if err is only a consequence of that, with the number of commands in
-// progress.
+// cause returns err, or the sender's error if that is its cause.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
-		<-r.sent // the sender sets the read deadline when it fails
+		<-r.sent
 		err = fmt.Errorf("send: %w", r.sendErr)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -121,7 +116,6 @@ func (r *run) cause(err error) error {
 	return fmt.Errorf("%d commands under way: %w", len(r.open), err)
 }
 
-// errSender means that the sender has ended with an error.
 var errSender = errors.New("cannot send")
 
 func (r *run) loop(ctx context.Context) error {
@@ -138,7 +132,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			err = r.settle(ctx)
 		}
-		// Also after an error: operations that were answered before it are reported.
+		// After an error operations that were answered before are reported.
 		if e := r.finish(ctx); err == nil {
 			err = e
 		}
@@ -148,7 +142,6 @@ func (r *run) loop(ctx context.Context) error {
 	}
 }
 
-// begin calls next and starts operations, until depth operations are in progress or next returns false.
 func (r *run) begin() error {
 	for !r.over && len(r.open) < r.depth {
 		o, ok := r.next()
@@ -173,8 +166,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give passes a job to the sender, or returns errSender if the sender has ended. It does not block: jobs has
-// room for maxJobs of each command.
+// give passes a job to the sender, or returns errSender if it has ended. It does not block: jobs has room for
+// maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -185,7 +178,6 @@ func (r *run) give(j job) error {
 	}
 }
 
-// receive waits for a header or, within a C2HData, for a byte of its data; then it processes all that has arrived.
 func (r *run) receive(ctx context.Context) error {
 	for first := true; ; first = false {
 		need := headLen
@@ -212,7 +204,6 @@ func (r *run) receive(ctx context.Context) error {
 	}
 }
 
-// pdu processes the header of a PDU.
 func (r *run) pdu(ctx context.Context) error {
 	var b [headLen]byte
 	if kinds := r.kindsUnderWay(); kinds != r.kinds || kinds == bothKinds {
@@ -243,8 +234,7 @@ func (r *run) pdu(ctx context.Context) error {
 	return r.capsule(&b)
 }
 
-// Kinds of commands in progress. If there are reads and writes, the headers of their PDUs have a fixed
-// distance only by chance.
+// Kinds of commands in progress. With both, headers have a fixed distance only by chance.
 const (
 	someReads = 1 << iota
 	someWrites
@@ -261,14 +251,12 @@ func (r *run) kindsUnderWay() (kinds int) {
 	return kinds
 }
 
-// skip skips n bytes of the stream.
 func (r *run) skip(n uint64) error {
 	r.q.heads.took(n)
 	r.taken += n
 	return r.q.stream.Skip(n)
 }
 
-// c2hData checks the header of a C2HData, and records that its data follows.
 func (r *run) c2hData(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -297,7 +285,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	return nil
 }
 
-// take takes the arrived bytes that follow the header of a C2HData.
+// take takes arrived bytes that follow the header of a C2HData.
 func (r *run) take(ctx context.Context) error {
 	st := r.q.stream
 	if r.pad > 0 {
@@ -329,7 +317,6 @@ func (r *run) gather(ctx context.Context) error {
 	return r.q.stream.Flush(ctx)
 }
 
-// answer records that the target has answered a command; err is the command's error.
 func (r *run) answer(s *slot, err error) {
 	s.answered, s.err = true, err
 	r.unans--
@@ -338,7 +325,6 @@ func (r *run) answer(s *slot, err error) {
 	}
 }
 
-// r2t checks an R2T, and makes the sender send the data that the target requests.
 func (r *run) r2t(b *[headLen]byte) error {
 	var p transfer
 	p.decode(b)
@@ -355,7 +341,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
 		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
-	case s.jobs.Load() >= maxJobs-1: // one place stays free, for sending the command again after the data
+	case s.jobs.Load() >= maxJobs-1: // one place is for the command itself, sent again
 		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
 	}
 	j := r.q.job(s)
@@ -364,7 +350,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule processes the response to a command: it sends the command again, or records the answer.
+// capsule sends a refused command again, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -372,7 +358,7 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Status.mayRetry() && s.retries < maxRetries: // if the sender still sends the data, the command follows it
+	case p.Status.mayRetry() && s.retries < maxRetries: // the command is queued after its data
 		if s.jobs.Load() >= maxJobs {
 			return violation("CapsuleResp for %v: it was not sent yet", s)
 		}
@@ -389,19 +375,18 @@ func (r *run) capsule(b *[headLen]byte) error {
 	return nil
 }
 
-// terminated returns the error of a C2HTermReq; b is its header.
 func (r *run) terminated(ctx context.Context, h *common, b *[headLen]byte) error {
 	var p termReq
 	p.decode(b)
 	var buf [maxTermLen]byte
 	pdu := buf[:h.PLen]
 	if r.q.stream.Fill(ctx, len(pdu)) != nil || r.q.stream.Look(ctx, pdu, 0) != nil {
-		pdu = pdu[:headLen] // only the header is there
+		pdu = pdu[:headLen]
 	}
 	return fmt.Errorf("the target ends the connection (C2HTermReq): %s: %w", p.say(pdu[headLen:]), syscall.EPROTO)
 }
 
-// finish calls done for commands that were answered and whose memory is not in use.
+// finish calls done for answered commands whose memory is not in use.
 func (r *run) finish(ctx context.Context) (err error) {
 	if r.unans == len(r.open) {
 		return nil
@@ -431,7 +416,6 @@ func (r *run) finish(ctx context.Context) (err error) {
 	return err
 }
 
-// end counts an operation, frees its slot, and calls done.
 func (r *run) end(s *slot) {
 	if s.err == nil && s.op.Write {
 		r.q.written += s.op.Len
@@ -442,8 +426,7 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits for an event after which finish may find memory that is no longer in use. Call it when all commands
-// are answered, but memory of some is in use.
+// settle waits until finish may have something to do; all commands in open are answered.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

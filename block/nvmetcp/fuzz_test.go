@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A target that has received the commands sends any bytes, and ends the connection: Do returns, and
-// only the memory of reads has changed, which attack checks.
+// A target sends arbitrary bytes, and only the memory of reads changes.
 func FuzzStream(f *testing.F) {
 	whole := make([]byte, headLen+hostileLen)
 	p := transfer{common: common{Type: typeC2HData, Flags: flagLast | flagSuccess, HLen: headLen, PDO: headLen,

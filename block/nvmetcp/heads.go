@@ -7,38 +7,34 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// maxWindow is the most headers that one look reads.
 const maxWindow = 64
 
-// heads reads the headers of PDUs in place. It reads ahead, at the positions where headers are if
-// the next PDUs are like the last ones: all of one length; or pairs of a C2HData and the
-// CapsuleResp after it. Bytes that were read ahead are a header only if a PDU begins there: the
-// user of heads processes PDUs one by one, by their own headers, and heads drops bytes that are not
-// at the start of a PDU.
+// heads reads the headers of PDUs in place. It reads ahead where headers are if the next PDUs are like the last
+// ones: all of one length, or pairs of a C2HData and a CapsuleResp. Read bytes that are not at the start of a
+// PDU are dropped.
 type heads struct {
 	stream *devmem.Stream
 	device bool   // the data is in device memory
-	pos    uint64 // number of bytes that were taken from the stream
+	pos    uint64 // bytes taken from the stream
 
 	seen    [maxWindow]seenHead
 	i, n    int // seen[i:n] were read ahead and are not used yet
-	window  int // the most headers, or pairs of headers, that the next look reads
+	window  int // the most headers, or pairs, of the next look
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // distance from a header to the next; 0: unknown
-	pair   bool   // a CapsuleResp is expected after each C2HData; stride is the distance between CapsuleResps
+	stride uint64 // distance of headers; 0: unknown
+	pair   bool   // stride is the distance of CapsuleResps after C2HDatas
 	inPair bool   // a CapsuleResp is expected next
 
 	stats block.Stats // Looked, Looks and Messages
 }
 
-// seenHead has the bytes that look read at a position of the stream.
 type seenHead struct {
 	pos uint64
 	b   [headLen]byte
 }
 
-// next copies the header at the start of the untaken data to b. The stream has at least headLen untaken bytes.
+// next copies the header at the start of the untaken data to b.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++
@@ -58,13 +54,10 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	return nil
 }
 
-// forget forgets the pattern of PDUs: the next ones differ, and data may be where a header was
-// expected.
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads up to window headers, or pairs of headers, at the positions that the pattern predicts, into seen.
+// look reads headers where the pattern predicts them.
 func (h *heads) look(ctx context.Context) error {
-	// Each piece has size bytes.
 	size, count, room := uint64(headLen), 1, h.stream.Len()
 	switch {
 	case h.pair && h.inPair && room >= 2*headLen:
@@ -98,10 +91,9 @@ func (h *heads) look(ctx context.Context) error {
 	return nil
 }
 
-// took records that the user has taken n bytes of the stream.
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn derives from the header of a received PDU the pattern of the next PDUs.
+// learn derives the pattern from the header of a PDU.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The operations of the attacks are reads, and writes that need R2Ts; their memory has gaps between.
+// Operations whose memory has gaps between.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds
@@ -38,9 +38,8 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations. It checks that only the memory of reads has changed, that each
-// operation was reported once, and that successful reads have the right data, unless the target is a
-// liar. bad is the number of operations that failed; err is the error of Do.
+// attack performs hostileOps operations, and checks which memory has changed, and unless liar is set the data
+// of reads. bad is the number of operations that failed.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -83,7 +82,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU after change, if it is not nil, has changed some of its bytes. It returns true.
+// raw sends a PDU whose bytes change may edit, and returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -118,13 +117,12 @@ func TestHostileTargets(t *testing.T) {
 		}
 		return raw(q, p, data[c.lba*testBlock:][:c.length], edit)
 	}
-	// The target deviates at one command; it answers the others correctly.
 	for _, c := range []struct {
 		name  string
-		index int // number of the command; 3 is a write
+		index int // number of the attacked operation; 3 is a write
 		what  func(q *ioServer, c *command) bool
 		says  string
-		other error // instead of ErrProtocol
+		other error // the expected error, if it is not ErrProtocol
 	}{
 		{"PLEN that is short", 2, func(q *ioServer, c *command) bool {
 			return whole(q, c, nil, func(b []byte) { le.PutUint32(b[4:], 24) })
@@ -287,11 +285,9 @@ func TestHostileTargets(t *testing.T) {
 	}
 }
 
-// errGone stands for the error of a connection that was reset.
 var errGone = errors.New("gone")
 
-// The Device ends with an error if the target sends an R2T for data that was in the capsule, or sends
-// more R2Ts at a time than agreed and does not read the data.
+// R2Ts that were not agreed are an error.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -300,7 +296,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "all of whose data was sent or asked for")
 	testkit.OK(t, d.Close())
 	r.target.behave(script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
 		for off := range 100 {
 			q.r2t(c.cid, 2, 30<<20+off, 1)
 		}
@@ -316,11 +312,10 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// The Device ends with an error if a target that does not read refuses a command again and again
-// before the sender has sent it.
+// A refusal of a command that was not sent yet is an error.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // does not fit in the sockets
+		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
 		for n := range uint16(maxRetries) {
 			respond(q.c, c.cid+n<<slotBits, 0x0082, 0)
 		}
@@ -335,8 +330,7 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold returns a channel that is closed when the initiator has reset a connection; hold does not read
-// the connection's data.
+// hold returns a channel that is closed when the initiator has reset a connection.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -347,7 +341,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset; the test's end closes c
+		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -358,7 +352,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	return gone
 }
 
-// With a silent target, Do returns a StallError, whatever the initiator waits for.
+// With a silent target, Do returns a StallError.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -401,8 +395,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A target requests the data of a write, and refuses the write before it has received the data: the
-// operation fails, and the Device can still be used.
+// A write that is refused before its data came fails, and the Device can still be used.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -417,13 +410,13 @@ func TestEarlyFailure(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 1 << 20}})[0])
 }
 
-// respondThen requests all data of a write, and answers at once that the capacity is exceeded.
+// respondThen requests all data of a write, and refuses the write.
 func respondThen(q *ioServer, c *command) {
 	q.ask(c)
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// TestOpenAndClose opens and closes devices one after another: no binding is left.
+// Devices that are opened and closed leave no binding.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

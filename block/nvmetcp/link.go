@@ -10,26 +10,23 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// connectName is the name of the Connect command in errors.
 const connectName = "Connect"
 
 // minMaxH2C is the smallest allowed MAXH2CDATA (TCP 3.6.2.3).
 const minMaxH2C = 4096
 
-// link is a queue's connection while it executes one command at a time, by Read and Write: the
-// admin queue's, and the I/O queue's until it is steered.
+// link is a queue's connection while it executes one command at a time.
 type link struct {
 	c       devmem.Conn
 	timeout time.Duration // of each command
 	cid     uint16
 
-	align  int    // PDO of the PDUs that we send is a multiple of this
-	maxH2C uint32 // MAXH2CDATA
+	align  int // PDO in PDUs of the host is a multiple of this
+	maxH2C uint32
 
-	buf [icLen + identifyLen]byte // a received PDU: header, padding and data
+	buf [icLen + identifyLen]byte // a received PDU
 }
 
-// ended adds to err the action in progress; if the stream has ended, it adds that the target closed the connection.
 func ended(during string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s: the target closed the connection: %w", during, io.ErrUnexpectedEOF)
@@ -37,7 +34,7 @@ func ended(during string, err error) error {
 	return fmt.Errorf("%s: %w", during, err)
 }
 
-// open exchanges ICReq and ICResp (TCP 3.3). ICReq requests no digests, and HPDA 0, which Linux's target requires.
+// open exchanges ICReq and ICResp (TCP 3.3). Linux's target requires HPDA 0.
 func (l *link) open() error {
 	const during = "initialize connection"
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
@@ -76,7 +73,7 @@ func (l *link) open() error {
 	return nil
 }
 
-// receive reads a PDU to buf, and returns its common header. For a C2HTermReq it returns an error.
+// receive reads a PDU to buf. A C2HTermReq is an error.
 func (l *link) receive(during string) (h common, err error) {
 	if _, err := io.ReadFull(l.c, l.buf[:commonLen]); err != nil {
 		return h, ended(during, err)
@@ -97,8 +94,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do executes a command: the command's capsule carries the bytes of out, and the target's data must
-// fill in. If the status is not success, the error is a *commandError.
+// do executes a command: its capsule carries out, and the target's data must fill in. The target's refusal is a
+// *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err
@@ -145,8 +142,7 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data copies the data of the C2HData in buf to room, which is the space for all data from offset off
-// on, and returns the number of bytes. last means that no CapsuleResp follows.
+// data copies the C2HData in buf to room, for data from offset off on. last means that no CapsuleResp follows.
 func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))
@@ -165,7 +161,7 @@ func (l *link) data(h *common, room []byte, off int) (n int, last bool, err erro
 	return n, p.Flags&flagSuccess != 0, nil
 }
 
-// answer checks the CapsuleResp in buf, and returns its result. whole is set if all data has arrived.
+// answer checks the CapsuleResp in buf; whole means that all data has arrived.
 func (l *link) answer(name string, whole bool) (uint64, error) {
 	var r response
 	r.decode((*[headLen]byte)(l.buf[:]))
@@ -180,5 +176,4 @@ func (l *link) answer(name string, whole bool) (uint64, error) {
 	return r.Result, nil
 }
 
-// roundUp returns n rounded up to a multiple of to.
 func roundUp(n, to int) int { return (n + to - 1) / to * to }

@@ -67,7 +67,6 @@ func TestReadsAndWrites(t *testing.T) {
 	}
 }
 
-// Operations of 1 MiB succeed: reads, writes, and at last reads at depth 64.
 func TestDeepAndLarge(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
@@ -154,7 +153,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// each performs operations, and returns the error of each, joined with the error of Do.
+// each performs operations, and returns their errors, joined with Do's.
 func (r *rig) each(d *Device, ops []block.Op) []error {
 	errs := make([]error, len(ops))
 	byMem := make(map[block.Op]int)
@@ -175,7 +174,7 @@ func (r *rig) each(d *Device, ops []block.Op) []error {
 	return errs
 }
 
-// An operation that the target does not perform fails alone.
+// An operation that the target refuses fails alone.
 func TestStatusOfAnOperation(t *testing.T) {
 	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082,
 		56: 0x4182, 64: 0x0777}
@@ -185,7 +184,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	for i := range uint64(10) {
 		ops = append(ops, block.Op{Off: i * 4096, Len: 4096, Mem: i * 4096, Write: i == 3 || i == 5 || i == 7 || i == 9})
 	}
-	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // the target refuses it without an R2T
+	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // refused without an R2T
 	ops = append(ops, big)
 	errs := r.each(d, ops)
 	for i, want := range map[int]struct {
@@ -224,7 +223,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
 }
 
-// Open of a namespace that cannot be used returns an error that names the reason, and leaks nothing.
+// Open names the reason of an error, and leaks nothing.
 func TestOpenRefusals(t *testing.T) {
 	r := newRig(t, script{})
 	ctx := context.Background()
@@ -304,7 +303,7 @@ func TestOpenRefusals(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
 		})
 	}
-	// The target sends a C2HData that is no valid answer to Identify.
+	// No valid answer to Identify.
 	for says, p := range map[string]transfer{
 		"CCCID 0x0009":              {CID: 9, Len: 512},
 		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
@@ -336,7 +335,6 @@ func TestOpenRefusals(t *testing.T) {
 		testkit.ErrorIs(t, err, block.ErrProtocol)
 		testkit.ErrorSays(t, err, says)
 	}
-	// With a silent target, Open fails at the Timeout, and when the context ends.
 	r.target.behave(script{admin: func(net.Conn, uint8) bool { return true }})
 	conf := r.conf
 	conf.Timeout = 50 * time.Millisecond
@@ -349,13 +347,11 @@ func TestOpenRefusals(t *testing.T) {
 		cancel(errTest)
 	}()
 	testkit.ErrorIs(t, testkit.Err(Open(short, r.conf)), errTest)
-	// With a target as Linux's, Open succeeds.
 	r.target.behave(script{})
 	d := r.open(t)
 	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
 }
 
-// free returns an address without a listener.
 func (r *rig) free(t *testing.T) netip.AddrPort {
 	_, from := testkit.Loopback()
 	ln := testkit.Must(net.Listen("tcp4", from.String()+":0"))(t)
@@ -363,7 +359,6 @@ func (r *rig) free(t *testing.T) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// terminate sends a C2HTermReq about a PDU of type about of the initiator.
 func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	b := make([]byte, headLen+8)
 	p := termReq{common: common{Type: typeC2HTermReq, HLen: headLen, PLen: uint32(len(b))}, FES: fes, FEI: fei}
@@ -373,8 +368,7 @@ func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	return true
 }
 
-// The end of a context ends Do, and the Device fails; after a Do whose context had ended before the
-// call, the Device can still be used.
+// The end of a context ends Do.
 func TestContextEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})
@@ -405,7 +399,6 @@ func TestContextEndsDo(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, nil, nil), errTest)
 }
 
-// Close ends the operations in progress.
 func TestCloseEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(*ioServer, *command) bool { came <- true; return true }})

@@ -12,7 +12,6 @@ var le = binary.LittleEndian // all fields are little endian (TCP 3.6)
 // pduType is PDU-Type (TCP 3.6.2).
 type pduType uint8
 
-// Types of PDUs.
 const (
 	typeICReq       pduType = 0x00
 	typeICResp      pduType = 0x01
@@ -38,28 +37,27 @@ func (t pduType) String() string {
 
 // FLAGS of the common header (TCP 3.6.2).
 const (
-	flagHDGST   = 1 << 0 // a digest of the header follows it
-	flagDDGST   = 1 << 1 // a digest of the data follows the data
-	flagLast    = 1 << 2 // LAST_PDU: the last PDU with data of a command (C2HData), or of an R2T (H2CData)
-	flagSuccess = 1 << 3 // SUCCESS: no CapsuleResp follows (C2HData)
+	flagHDGST   = 1 << 0
+	flagDDGST   = 1 << 1
+	flagLast    = 1 << 2 // last data of a command (C2HData), or of an R2T (H2CData)
+	flagSuccess = 1 << 3 // no CapsuleResp follows (C2HData)
 )
 
 // Lengths in bytes.
 const (
-	commonLen  = 8   // the common header, CH
+	commonLen  = 8   // CH
 	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
-	commandLen = 72  // of CapsuleCmd: CH and an SQE
-	icLen      = 128 // of ICReq and ICResp, HLEN and PLEN
-	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5): the header, and up to 128 bytes of the wrong PDU
-	wordLen    = 4   // PDO is a multiple of it: HPDA is 0 (TCP 3.6.2.2)
+	commandLen = 72  // CapsuleCmd: CH and an SQE
+	icLen      = 128 // HLEN and PLEN of ICReq and ICResp
+	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
+	wordLen    = 4   // PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
 )
 
-// common is the common header, CH (TCP 3.6.1).
 type common struct {
 	Type  pduType // offset 0
 	Flags uint8   // 1
 	HLen  uint8   // 2
-	PDO   uint8   // 3: offset of the data in the PDU
+	PDO   uint8   // 3
 	PLen  uint32  // 4: of the whole PDU
 }
 
@@ -72,14 +70,12 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// encode writes the fields of a PDU's header in their order, and decode reads them. b has the size of
-// the header. encode and decode are slower than the methods of transfer and response, and serve only
-// the PDUs that a connection sees once.
+// encode and decode are slow, for PDUs that a connection sees once.
 func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
 
 func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
 
-// icReq is ICReq (TCP 3.6.2.2): PFV, HPDA and DGST, at offsets 8, 10 and 11, are 0.
+// icReq is ICReq (TCP 3.6.2.2); PFV, HPDA and DGST are 0.
 type icReq struct {
 	common
 	_      [4]byte
@@ -95,7 +91,7 @@ type icResp struct {
 	PFV    uint16 // 8: version of the PDUs' format
 	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
 	Digest uint8  // 11
-	MaxH2C uint32 // 12: MAXH2CDATA, in bytes: the most data that an H2CData may have
+	MaxH2C uint32 // 12: the most bytes of data in an H2CData
 	_      [112]byte
 }
 
@@ -103,14 +99,13 @@ func (p *icResp) decode(b *[icLen]byte) { decode(b[:], p) }
 
 func (p *icResp) encode(b *[icLen]byte) { encode(b[:], p) }
 
-// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11), which have the same
-// fields.
+// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11).
 type transfer struct {
 	common
-	CID uint16 // 8: CCCID, of the command
-	Tag uint16 // 10: TTAG, of the transfer; 0 in C2HData
+	CID uint16 // 8: CCCID
+	Tag uint16 // 10: TTAG; 0 in C2HData
 	Off uint32 // 12: DATAO, R2TO: offset in the command's data
-	Len uint32 // 16: DATAL, R2TL: bytes
+	Len uint32 // 16: DATAL, R2TL
 }
 
 func (p *transfer) decode(b *[headLen]byte) {
@@ -127,14 +122,14 @@ func (p *transfer) encode(b *[headLen]byte) {
 	le.PutUint32(b[20:], 0)
 }
 
-// response is CapsuleResp (TCP 3.6.2.8): the common header, and a CQE (Fabrics 2.2, Base 4.6).
+// response is CapsuleResp (TCP 3.6.2.8): CH and a CQE (Fabrics 2.2, Base 4.6).
 type response struct {
 	common
 	Result uint64 // 8: of the command
 	SQHead uint16 // 16
 	SQID   uint16 // 18: reserved here
 	CID    uint16 // 20
-	Status status // 22: the upper 15 bits; bit 0 is reserved here
+	Status status // 22: the upper 15 bits
 }
 
 func (p *response) decode(b *[headLen]byte) {
@@ -152,7 +147,7 @@ func (p *response) encode(b *[headLen]byte) {
 	le.PutUint16(b[22:], uint16(p.Status)<<1)
 }
 
-// termReq is C2HTermReq (TCP 3.6.2.5). The start of the PDU that the target rejects follows it.
+// termReq is C2HTermReq (TCP 3.6.2.5).
 type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
@@ -164,13 +159,12 @@ func (p *termReq) decode(b *[headLen]byte) { decode(b[:], p) }
 
 func (p *termReq) encode(b *[headLen]byte) { encode(b[:], p) }
 
-// violation returns an error that describes how the target breaks the protocol.
 func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check returns an error if a target must not send a PDU of this type after ICResp, if its lengths are
-// wrong, or if it has digests. If check returns nil, PLen - PDO is the length of the data of a C2HData.
+// check refuses headers that a target must not send after ICResp. A C2HData that it accepts has a PLen above
+// its PDO.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

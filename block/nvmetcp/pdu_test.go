@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The codecs read and write PDUs with the bytes that Linux 7.2's target and initiator send.
+// Encoded and decoded PDUs have the bytes that Linux 7.2 sends.
 func TestPDUsOnTheWire(t *testing.T) {
 	wire := func(s string) []byte { return testkit.Must(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(t) }
 	var resp icResp
@@ -53,7 +53,7 @@ func TestPDUsOnTheWire(t *testing.T) {
 	}
 }
 
-// Decoding reverses encoding, and the data of a valid header is inside its PDU.
+// Encoding reverses decoding.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000",
 		"07ff18ff00000000"} {
@@ -117,8 +117,7 @@ func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (i
 	return n, 0, n, nil
 }
 
-// heads returns the right headers whatever PDUs follow each other, and reads headers of PDUs of one
-// length together.
+// heads returns the right headers, and reads several together.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	head := func(b []byte, p transfer) []byte {
 		var h [headLen]byte
@@ -135,7 +134,7 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 		name  string
 		next  func(i int) []transfer
 		looks uint64 // at most, for 6400 headers
-		spare uint64 // bytes that are read and are no headers, at most
+		spare uint64 // bytes read that are no headers
 	}{
 		{"reads", func(int) []transfer { return []transfer{data(512, flagLast|flagSuccess)} }, 120, 0},
 		{"reads and responses", func(int) []transfer { return []transfer{data(512, flagLast), resp} }, 250, 0},

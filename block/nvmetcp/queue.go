@@ -10,56 +10,52 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A command identifier has the slot's number in its lower slotBits, and above them a count of the
-// slot's uses, so that find detects a PDU that names an already answered command.
+// A command identifier has the slot's number in its lower slotBits, and above them a count of its uses.
 const slotBits = 10
 
-// maxJobs is how many jobs of a command the sender may have at a time: the command, or earlier data,
-// which the target may have received before the sender has counted it as sent; the data of one R2T
-// (MAXR2T is 0); and the command once more, if the target refuses it before it has received the data.
+// maxJobs is the most jobs of a command: the command, or earlier data that is not counted as sent; the data of
+// one R2T (MAXR2T is 0); and the command again.
 const maxJobs = 3
 
-// queue is the I/O queue.
 type queue struct {
 	conn    devmem.Conn
 	timeout time.Duration
 	data    devmem.Buffer
-	tx      devmem.Binding // binding of data; nil: payload goes through host memory
+	tx      devmem.Binding // nil: payload goes through host memory
 
 	nsid       uint32
 	info       *block.Info
 	align      int
 	maxH2C     uint32
-	inCapsule  uint64 // bytes of data that a capsule holds
-	commandPDO int    // offset of the data in the capsule
+	inCapsule  uint64 // bytes of data in a capsule
+	commandPDO int
 
 	stream    *devmem.Stream
 	heads     heads
 	sender    sender
-	completed uint64 // number of completed calls of SendDevmem, counted from the first
+	completed uint64 // completed calls of SendDevmem
 
 	slots []slot
-	free  []uint16 // unused slots
+	free  []uint16
 
 	read, written uint64
 }
 
-// slot is a place for a command. Only the goroutine of Do uses it, except for the atomic fields.
+// slot is a place for a command. Only Do uses it, except for the atomic fields.
 type slot struct {
 	op       block.Op
 	cid      uint16
 	used     bool
-	answered bool   // the target has answered the command
-	retries  int    // how often the command was sent again
-	got      uint64 // of a read: bytes received; of a write: bytes requested, or in the capsule
+	answered bool
+	retries  int
+	got      uint64 // bytes received; of a write: bytes requested, or in the capsule
 	began    time.Time
 	err      error
 
 	jobs atomic.Int32  // jobs that the sender has
-	need atomic.Uint64 // calls of SendDevmem that must be complete; the sender writes it before it lowers jobs
+	need atomic.Uint64 // calls of SendDevmem to complete; stored before jobs is lowered
 }
 
-// init makes the queue ready for Do, when its connection is steered.
 func (q *queue) init(d *Device) {
 	k := &d.ctrl
 	q.timeout, q.data, q.tx = d.c.Timeout, d.c.Data, d.tx
@@ -67,7 +63,7 @@ func (q *queue) init(d *Device) {
 	if pdo := roundUp(commandLen+16*int(k.icdoff), q.align); pdo <= maxPDO {
 		q.commandPDO = pdo
 	} else {
-		q.inCapsule = 0 // the data's offset does not fit in PDO
+		q.inCapsule = 0 // does not fit in PDO
 	}
 	pool := d.c.Pool
 	if d.c.Copy {
@@ -89,7 +85,6 @@ func (q *queue) snapshot() block.Stats {
 	return s
 }
 
-// take takes a free slot for an operation.
 func (q *queue) take(o block.Op) *slot {
 	i := q.free[len(q.free)-1]
 	q.free = q.free[:len(q.free)-1]
@@ -100,23 +95,21 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew gives a slot's command a new identifier, which differs from the slot's last 63, so that a late
-// answer to an earlier command does not name this one, and marks the command as not answered.
+// renew gives a slot's command an identifier that differs from its last 63.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
 	if s.op.Write && s.op.Len <= q.inCapsule {
-		s.got = s.op.Len // the capsule carries the data, so the target requests nothing
+		s.got = s.op.Len // the capsule carries the data
 	}
 }
 
-// put frees a slot.
 func (q *queue) put(s *slot) {
 	s.used = false
 	q.free = append(q.free, s.cid&(1<<slotBits-1))
 }
 
-// find returns the command that a PDU names, which must be in progress and not answered.
+// find returns the unanswered command that a PDU names.
 func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 	if i := int(cid & (1<<slotBits - 1)); i < len(q.slots) {
 		if s := &q.slots[i]; s.used && s.cid == cid {
@@ -131,12 +124,10 @@ func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 
 func (s *slot) String() string { return fmt.Sprintf("command %#04x (%v)", s.cid, s.op) }
 
-// job returns the command of a slot as a job.
 func (q *queue) job(s *slot) job {
 	return job{s: s, cid: s.cid, write: s.op.Write, lba: s.op.Off / q.info.BlockSize, len: s.op.Len, mem: s.op.Mem}
 }
 
-// opError returns the error of a slot's command for a status other than success.
 func (q *queue) opError(s *slot, st status) *block.OpError {
 	opcode := opRead
 	if s.op.Write {

@@ -11,15 +11,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// attempts counts commands, by LBA.
 type attempts struct {
 	mu   sync.Mutex
 	n    map[uint64]int
 	seen map[*command]bool
 }
 
-// count counts a command once, and returns its number among the attempts; 0 if the same command
-// comes again with requested data.
+// count returns the number of the attempt, or 0 for a command that it knows.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -34,15 +32,13 @@ func (a *attempts) count(c *command) (n int) {
 	return a.n[c.lba]
 }
 
-// sent returns how many commands there were for an operation.
 func (a *attempts) sent(o block.Op) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n[o.Off/testBlock]
 }
 
-// A command that the target refuses without Do Not Retry is sent again, up to five times, and the
-// result is the result of the last attempt.
+// Commands refused without Do Not Retry are sent again.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {
@@ -107,7 +103,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// After a command was sent again, an answer with its former identifier is a breach of the protocol.
+// An answer with a former identifier breaks the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -126,7 +122,7 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write that the target refuses while its data is being sent is sent again after that data.
+// A write refused while its data is being sent is sent again after it.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts

@@ -21,7 +21,6 @@ const (
 	poison   = 0xa5
 )
 
-// rig is a target, and the parts of a Config.
 type rig struct {
 	gpu    *plain.GPU
 	dev    *plain.Device
@@ -53,7 +52,6 @@ func (r *rig) open(t testing.TB) *Device {
 	d := testkit.Must(Open(context.Background(), r.conf))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, d.Close())
-		// The closed Device has left no queue bound.
 		for _, q := range r.dev.Stats().Queues {
 			if q.Binding != 0 {
 				t.Errorf("queue %d is bound", q.Queue)
@@ -63,7 +61,6 @@ func (r *rig) open(t testing.TB) *Device {
 	return d
 }
 
-// clean checks that memory contains only poison.
 func clean(t testing.TB, what string, b []byte) {
 	t.Helper()
 	if bytes.Count(b, []byte{poison}) == len(b) {
@@ -84,7 +81,7 @@ func spoil(b []byte) {
 	}
 }
 
-// places has offsets in memory for operations of bs bytes, at any alignment and with gaps between.
+// places has offsets for operations of bs bytes, with gaps between.
 type places struct {
 	bs   uint64
 	free []uint64
@@ -109,7 +106,7 @@ func (p *places) take() uint64 {
 
 func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent returns the end of the last place, plus 4096 bytes; all places are free.
+// extent returns the end of the places, which must be free.
 func (p *places) extent() uint64 {
 	end := uint64(0)
 	for _, off := range p.free {
@@ -118,15 +115,14 @@ func (p *places) extent() uint64 {
 	return end + 4096
 }
 
-// play performs n operations of bs bytes at random places: it compares each read, and at the end
-// all written data.
+// play performs operations at random places, and compares the data.
 func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(i int) bool) {
 	t.Helper()
 	mem := newPlaces(bs, depth)
 	extent := mem.extent()
 	spoil(r.data()[:extent])
 	random := rand.New(rand.NewPCG(bs, uint64(depth)))
-	// lbas has each block of bs bytes once, in a random order, so no two operations share a block.
+	// no two operations share a block
 	lbas := random.Perm(int(testStore/bs) - 1)
 	written := make(map[uint64][]byte)
 	busy := make(map[uint64]bool)
@@ -138,7 +134,7 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 		}
 		o := block.Op{Write: write(i), Off: uint64(lbas[i])*bs + testBlock, Len: bs, Mem: mem.take()}
 		if o.Write {
-			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs] // data from another place
+			written[o.Off] = original[(uint64(i)*7919*8)%(testStore-bs):][:bs]
 			copy(r.data()[o.Mem:], written[o.Off])
 		}
 		i++
@@ -177,14 +173,13 @@ func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(
 	copy(r.target.store, original)
 }
 
-// original is the initial content of a target.
 var original = func() []byte {
 	b := make([]byte, testStore)
 	fill(b, 1)
 	return b
 }()
 
-// cutDevice makes connections whose stream arrives in pieces of random lengths.
+// cutDevice makes connections whose data arrives in random pieces.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand
@@ -213,7 +208,7 @@ var variants = []struct {
 	name   string
 	script script
 	copies bool
-	cut    bool // fragments end anywhere, in headers too
+	cut    bool // fragments end anywhere
 	pool   uint64
 }{
 	{name: "as Linux's"},

@@ -10,37 +10,33 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// maxBurst is the most commands that one Write sends.
 const maxBurst = 64
 
-// job is an order to the sender: it sends a command, or the data that an R2T requests.
 type job struct {
 	s    *slot
 	cid  uint16
-	data bool // the job is data that an R2T requests, not a command
+	data bool // requested by an R2T
 	tag  uint16
 
 	write    bool
 	lba      uint64
-	off, len uint64 // range in the operation's bytes: all of them; for an R2T the requested range
-	mem      uint64 // offset of the range in Config.Data
+	off, len uint64 // in the operation's bytes
+	mem      uint64 // in Config.Data
 }
 
-// sender is the sending side of the I/O queue's connection. One goroutine at a time uses it. It may
-// have to wait for the target, and the target may wait until this end receives: so another goroutine
-// receives.
+// sender sends on the I/O queue's connection. Another goroutine must receive: the target may stop reading until
+// it can send.
 type sender struct {
 	q    *queue
-	send *devmem.Sender // with Config.Copy it sends payload through host memory
+	send *devmem.Sender
 
 	sent  uint64 // calls of SendDevmem that queued a byte
-	burst []byte // commands that are not written yet
+	burst []byte // of commands that are not written yet
 	held  []*slot
 
 	wake chan struct{} // gets a value when a job is done
 }
 
-// run executes jobs until the channel is closed.
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	for j := range jobs {
 		err := s.do(ctx, &j)
@@ -54,8 +50,7 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over sets the read deadline of the connection after an error of sending, and returns the error: until
-// the deadline the receiving goroutine may read a message in which the target explains the error.
+// over sets a read deadline and returns err: until then a message of the target may explain the error.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -65,7 +60,7 @@ func (s *sender) over(err error) error {
 	return err
 }
 
-// do sends the command or the data of a job. Commands may stay in burst until flush.
+// do does a job. Commands may stay in burst until flush.
 func (s *sender) do(ctx context.Context, j *job) error {
 	if j.data {
 		if err := s.flush(); err != nil {
@@ -94,7 +89,7 @@ func (s *sender) do(ctx context.Context, j *job) error {
 	return s.flush()
 }
 
-// command appends a CapsuleCmd to burst, and reports whether its data follows in the capsule.
+// command appends a CapsuleCmd to burst.
 func (s *sender) command(j *job) (inCapsule bool) {
 	q := s.q
 	opcode := uint8(opRead)
@@ -119,13 +114,12 @@ func (s *sender) command(j *job) (inCapsule bool) {
 	return inCapsule
 }
 
-// pad appends zeros to burst.
 func (s *sender) pad(n int) {
 	var zero [maxPDO]byte
 	s.burst = append(s.burst, zero[:n]...)
 }
 
-// h2c sends the data that an R2T requests, in PDUs of at most MAXH2CDATA.
+// h2c sends the data that an R2T requests.
 func (s *sender) h2c(ctx context.Context, j *job) error {
 	pdo := roundUp(headLen, s.q.align)
 	for off, mem, left := j.off, j.mem, j.len; left > 0; {
@@ -170,7 +164,7 @@ func (s *sender) payload(ctx context.Context, mem, n uint64) error {
 	return nil
 }
 
-// flush writes the commands in burst to the connection, and records that their jobs are done.
+// flush writes the commands in burst.
 func (s *sender) flush() error {
 	if len(s.burst) > 0 {
 		if err := s.write(s.burst); err != nil {
@@ -190,19 +184,16 @@ func (s *sender) write(b []byte) error {
 	return err
 }
 
-// done records that the sender has sent a job of a slot, and notifies wake.
 func (s *sender) done(x *slot) {
 	x.need.Store(s.sent)
 	x.jobs.Add(-1)
 	select {
 	case s.wake <- struct{}{}:
-	default: // wake has a value already
+	default:
 	}
 }
 
-// completed counts the completed calls of SendDevmem in *n: all calls before number *n are
-// complete. It returns when *n is at least need; or, without wait, when no further completion is
-// available. The receiving goroutine calls it.
+// completed counts the completed calls of SendDevmem in *n, with wait until *n is at least need.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {

@@ -14,12 +14,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lateDevice makes connections whose sends are complete only when a caller waits for completion, or
-// whose sends fail.
+// lateDevice makes connections whose sends complete late, or fail with err.
 type lateDevice struct {
 	devmem.Device
-	waited atomic.Int32 // calls that have waited
-	err    error        // if not nil, each SendDevmem returns it
+	waited atomic.Int32
+	err    error
 }
 
 type lateConn struct {
@@ -79,7 +78,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
 }
 
-// Open fails if a controller does not become ready within the time that it announces.
+// The controller announces its time limit.
 func TestControllerThatIsNotReady(t *testing.T) {
 	r := newRig(t, script{idle: true})
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)

@@ -5,35 +5,30 @@ import (
 	"syscall"
 )
 
-// status is the Status Field of a CQE (Base 4.6.1): bits 7:0 are SC, 10:8 SCT, 12:11 CRD, 13 M, 14
-// DNR.
+// status is the Status Field of a CQE (Base 4.6.1): SC in bits 7:0, SCT in 10:8, DNR in 14.
 type status uint16
 
-const statusDNR status = 1 << 14 // do not retry
+const statusDNR status = 1 << 14
 
 // maxRetries is how often a Device sends a refused command again (Linux's nvme_core.max_retries).
 const maxRetries = 5
 
-// code returns SCT and SC.
 func (s status) code() uint16 { return uint16(s) & 0x7ff }
 
-// ok reports whether the command succeeded.
 func (s status) ok() bool { return s.code() == 0 }
 
-// mayRetry reports whether the same command may succeed later. The Device sends the command again at
-// once: targets announce a delay, CRD, only to hosts that have enabled this (Host Behavior Support, ACRE;
-// Base 5.21.1.22).
+// mayRetry reports whether the command may succeed later.
 func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
 var statusTypes = [8]string{0: "generic", 1: "command specific", 2: "media", 3: "path", 7: "vendor specific"}
 
-// statusText is the text of a status, and the closest errno.
+// statusText is the text of a status, and an errno.
 type statusText struct {
 	text  string
 	errno syscall.Errno
 }
 
-// statuses are the statuses that commands of this package can have (Base, figures 128 to 132; Fabrics 2.2).
+// statuses are the statuses of commands (Base, figures 128 to 132; Fabrics 2.2).
 var statuses = map[uint16]statusText{
 	0x001: {"invalid command opcode", syscall.EOPNOTSUPP},
 	0x002: {"invalid field in command", syscall.EINVAL},
@@ -66,7 +61,7 @@ var statuses = map[uint16]statusText{
 	0x083: {"reservation conflict", syscall.EBUSY},
 	0x084: {"format in progress", syscall.EBUSY},
 
-	// These are for reads and writes; for Connect the same numbers have the meanings in connectStatuses.
+	// For Connect these numbers have the meanings in connectStatuses.
 	0x180: {"conflicting attributes", syscall.EINVAL},
 	0x181: {"invalid protection information", syscall.EILSEQ},
 	0x182: {"attempted write to read only range", syscall.EROFS},
@@ -102,7 +97,6 @@ var connectStatuses = map[uint16]statusText{
 	0x191: {"authentication required, which is not supported", syscall.EACCES},
 }
 
-// in returns the entry of a status in a table, or an entry for unknown statuses.
 func (s status) in(table map[uint16]statusText) statusText {
 	if t, ok := table[s.code()]; ok {
 		return t
@@ -110,8 +104,6 @@ func (s status) in(table map[uint16]statusText) statusText {
 	return statusText{"unknown", syscall.EIO}
 }
 
-// say returns a status as text: its type and code, the text of its entry in a table, and its
-// number.
 func (s status) say(table map[uint16]statusText) string {
 	kind := statusTypes[s>>8&7]
 	if kind == "" {
@@ -124,15 +116,13 @@ func (s status) say(table map[uint16]statusText) string {
 	return fmt.Sprintf("%s status 0x%02x, %s%s (0x%04x)", kind, uint8(s), s.in(table).text, retry, uint16(s))
 }
 
-// commandError is the status of a command that is no read or write.
+// commandError is the status of a command other than a read or write.
 type commandError struct {
 	command string
 	status  status
 	result  uint64
 }
 
-// table returns the table that has the status: connectStatuses, or statuses for other commands and for
-// a status of Connect that connectStatuses lacks, such as an invalid field.
 func (e *commandError) table() map[uint16]statusText {
 	if _, ok := connectStatuses[e.status.code()]; ok && e.command == connectName {
 		return connectStatuses
@@ -151,14 +141,14 @@ func (e *commandError) Error() string {
 	return s
 }
 
-// Unwrap returns the errno.
+// Unwrap returns an errno.
 func (e *commandError) Unwrap() error { return e.status.in(e.table()).errno }
 
 // Fatal Error Status of C2HTermReq (TCP 3.6.2.5).
 var fatalErrors = map[uint16]string{1: "invalid PDU header field", 2: "PDU sequence error", 3: "header digest error",
 	4: "data transfer out of range", 5: "data transfer limit exceeded", 6: "unsupported parameter"}
 
-// say describes the error that the target reports for a PDU of ours; pdu is the start of that PDU.
+// say describes the error; pdu is the start of the rejected PDU.
 func (p *termReq) say(pdu []byte) string {
 	text := fatalErrors[p.FES]
 	if text == "" {
@@ -174,7 +164,7 @@ func (p *termReq) say(pdu []byte) string {
 	return s
 }
 
-// field returns the name of the field at offset off of a PDU that we send.
+// field returns the name of a field of the initiator's PDUs.
 func field(pdu []byte, off uint32) string {
 	type place struct {
 		t   pduType

@@ -25,32 +25,31 @@ const (
 	maxTestPDU = 8 << 20
 )
 
-// script is the behaviour of a target. The zero script is Linux's.
+// script is the behaviour of a target. The zero script is as Linux's.
 type script struct {
-	piece       int    // most bytes of a C2HData; 0: as many as the command has
-	pad         int    // bytes between the header and the data of a C2HData
-	r2t         int    // most bytes that an R2T requests; 0: all
-	seed        uint64 // of a random order of answers; 0: in order
-	gather      int    // number of commands that must have arrived before the first is answered
-	serial      bool   // receives nothing while it sends
+	piece       int    // bytes of a C2HData; 0: all
+	pad         int    // bytes before the data of a C2HData
+	r2t         int    // bytes of an R2T; 0: all
+	seed        uint64 // of the order of answers; 0: in order
+	gather      int    // commands that must arrive before the first answer
+	serial      bool   // receive nothing while sending
 	refuseCATTR bool
 	cpda        uint8
 	icdoff      uint16
 	maxH2C      uint32 // 0: testMaxH2C
 	ioccsz      uint32 // 0: testIOCCSZ; 4: no data in a capsule
 	mqes        uint16 // 0: 1023
-	connect     status // of Connect; 0: success if the command is valid
-	idle        bool   // the controller is never ready
+	connect     status // of Connect; 0: usual
+	idle        bool   // never ready
 
-	fail   func(c *command) status             // of a read or write; 0: success
-	answer func(q *ioServer, c *command) bool  // replaces the I/O queue's answer; false: the usual answer
-	ctrl   func(controller, namespace []byte)  // changes the data of Identify
-	admin  func(c net.Conn, opcode uint8) bool // replaces the admin queue's answer; false: the usual answer
+	fail   func(c *command) status            // of a read or write; 0: success
+	answer func(q *ioServer, c *command) bool // replaces the usual answer unless it returns false
+	ctrl   func(controller, namespace []byte)
+	admin  func(c net.Conn, opcode uint8) bool // replaces the usual answer unless it returns false
 	icResp func(r *icResp)
 }
 
-// target is an NVMe/TCP target with the measured behaviour of Linux's, unless its script differs.
-// It reports errors of an initiator to the test, unless quiet is set.
+// target is an NVMe/TCP target that behaves as Linux's, unless its script differs.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -60,7 +59,7 @@ type target struct {
 	mu     sync.Mutex
 	script script
 	conns  map[net.Conn]bool
-	orders int // commands that were answered before an earlier one
+	orders int // commands answered before an earlier one
 	quiet  bool
 }
 
@@ -109,30 +108,28 @@ func fill(b []byte, seed uint64) {
 
 func (g *target) addr() netip.AddrPort { return g.ln.Addr().(*net.TCPAddr).AddrPort() }
 
-// behave changes the script for later connections.
+// behave sets the script of later connections.
 func (g *target) behave(s script) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.script = s
 }
 
-// command is a capsule.
 type command struct {
 	sqe     sqe
 	opcode  uint8
 	cid     uint16
 	kind    uint8 // of its SGL
 	length  uint32
-	data    []byte // in the capsule; for a write, finally all of it
-	n       int    // its number on the connection
+	data    []byte // in the capsule; of a write finally all of it
+	n       int
 	write   bool
 	lba     uint64
 	got     int    // bytes of a write that have arrived
 	tag     uint16 // of the outstanding R2T
-	waiting int    // bytes that are still requested
+	waiting int    // bytes still requested
 }
 
-// wrong reports an error of the initiator to the test.
 func (g *target) wrong(format string, args ...any) {
 	g.mu.Lock()
 	quiet := g.quiet
@@ -142,7 +139,6 @@ func (g *target) wrong(format string, args ...any) {
 	}
 }
 
-// receive reads a PDU of at most 8 MiB.
 func receive(r io.Reader) (h common, b []byte, err error) {
 	var head [commonLen]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -158,7 +154,6 @@ func receive(r io.Reader) (h common, b []byte, err error) {
 	return h, b, err
 }
 
-// capsule parses a command.
 func (g *target) capsule(h common, b []byte, align, icdoff int) *command {
 	if h.Type != typeCapsuleCmd || h.HLen != commandLen || len(b) < commandLen {
 		g.wrong("%v of HLEN %d in the place of a command", h.Type, h.HLen)
@@ -182,7 +177,6 @@ func (g *target) capsule(h common, b []byte, align, icdoff int) *command {
 	return c
 }
 
-// respond sends a CapsuleResp.
 func respond(w io.Writer, cid uint16, st status, result uint64) {
 	var b [headLen]byte
 	r := response{common: common{Type: typeCapsuleResp, HLen: headLen, PLen: headLen}, Result: result, SQHead: 0xffff,
@@ -191,7 +185,6 @@ func respond(w io.Writer, cid uint16, st status, result uint64) {
 	_, _ = w.Write(b[:])
 }
 
-// c2h sends a C2HData.
 func c2h(w io.Writer, flags uint8, cid uint16, off int, data []byte, pad int) {
 	var b [headLen]byte
 	p := transfer{common: common{Type: typeC2HData, Flags: flags, HLen: headLen, PDO: uint8(headLen + pad),
@@ -200,7 +193,6 @@ func c2h(w io.Writer, flags uint8, cid uint16, off int, data []byte, pad int) {
 	_, _ = w.Write(append(append(b[:], make([]byte, pad)...), data...))
 }
 
-// serve serves one connection.
 func (g *target) serve(c *net.TCPConn) {
 	g.mu.Lock()
 	s := g.script
@@ -248,7 +240,6 @@ func (g *target) serve(c *net.TCPConn) {
 	q.serve()
 }
 
-// mayConnect returns the status and the result of a Connect; status 0: success.
 func (g *target) mayConnect(s *script, c *command) (status, uint64) {
 	nqn := string(c.data[256 : 256+len(testNQN)])
 	qid, cntlid := le.Uint16(c.sqe[42:]), le.Uint16(c.data[16:])
@@ -268,7 +259,6 @@ func (g *target) mayConnect(s *script, c *command) (status, uint64) {
 	return 0, 0
 }
 
-// serveAdmin serves the admin queue.
 func (g *target) serveAdmin(c net.Conn, r io.Reader, s *script, align int) {
 	props := map[uint32]uint64{propCAP: 1<<37 | 1<<24 | 1023}
 	if s.mqes > 0 {
@@ -321,7 +311,6 @@ func (g *target) serveAdmin(c net.Conn, r io.Reader, s *script, align int) {
 	}
 }
 
-// identify returns the data of Identify.
 func (s *script) identify() (ctrl, ns []byte) {
 	ctrl, ns = make([]byte, identifyLen), make([]byte, identifyLen)
 	copy(ctrl[24:64], "Linux                                   ")
@@ -342,17 +331,15 @@ func (s *script) identify() (ctrl, ns []byte) {
 	return ctrl, ns
 }
 
-// ioServer is an I/O queue. One goroutine receives, another one answers, unless the script is
-// serial.
 type ioServer struct {
 	target  *target
 	s       script
 	c       *net.TCPConn
 	r       io.Reader
 	align   int
-	success bool // SQ flow control is off: C2HData with SUCCESS replaces the response to a read
+	success bool // C2HData with SUCCESS replaces the response to a read
 
-	mu     sync.Mutex // of tags, and of commands' counts of bytes
+	mu     sync.Mutex // protects tags, and counts of bytes
 	tags   map[uint16]*command
 	last   uint16
 	events chan *command // new commands, and commands whose requested data has arrived
@@ -378,7 +365,6 @@ func (q *ioServer) serve() {
 	close(q.events)
 }
 
-// serveSerial answers each command before it reads the next PDU.
 func (q *ioServer) serveSerial() {
 	for q.read() == nil {
 		for len(q.events) > 0 {
@@ -387,7 +373,6 @@ func (q *ioServer) serveSerial() {
 	}
 }
 
-// read reads a PDU.
 func (q *ioServer) read() error {
 	h, b, err := receive(q.r)
 	if err != nil {
@@ -419,7 +404,6 @@ func (q *ioServer) read() error {
 	return nil
 }
 
-// h2c receives data of a write that an R2T has requested.
 func (q *ioServer) h2c(b []byte) error {
 	var p transfer
 	p.decode((*[headLen]byte)(b))
@@ -449,7 +433,6 @@ func (q *ioServer) h2c(b []byte) error {
 	return io.ErrUnexpectedEOF
 }
 
-// answers answers the arrived commands, until events is closed.
 func (q *ioServer) answers() {
 	order := rand.New(rand.NewPCG(q.s.seed, 3))
 	var list []*command
@@ -490,7 +473,6 @@ func (q *ioServer) answers() {
 	}
 }
 
-// do answers a command, or requests the next part of a write's data.
 func (q *ioServer) do(c *command) {
 	if q.s.answer != nil && q.s.answer(q, c) {
 		return
@@ -522,7 +504,6 @@ func (q *ioServer) do(c *command) {
 	q.read2host(c, data)
 }
 
-// read2host sends the data of a read, and the response unless success is set.
 func (q *ioServer) read2host(c *command, data []byte) {
 	piece := q.s.piece
 	if piece == 0 {
@@ -544,7 +525,6 @@ func (q *ioServer) read2host(c *command, data []byte) {
 	}
 }
 
-// ask sends an R2T.
 func (q *ioServer) ask(c *command) {
 	q.mu.Lock()
 	n := int(c.length) - c.got

@@ -90,8 +90,7 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
-// sizes refuses flags that contradict each other. If only the smallest or the largest size is given, it adjusts the
-// other one, so that the smallest is at most the largest.
+// sizes refuses flags that contradict each other.
 func sizes(c *cobra.Command, o *allreduce.Options) error {
 	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
@@ -108,7 +107,7 @@ func sizes(c *cobra.Command, o *allreduce.Options) error {
 	return nil
 }
 
-// ncclName returns vnic's name for a flag that has another name in nccl-tests.
+// ncclName returns vnic's name for a flag of nccl-tests.
 func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "ngpus":
@@ -119,7 +118,7 @@ func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// parseOp translates nccl-tests' sum, refuses its other reductions, and returns any other word unchanged.
+// parseOp translates nccl-tests' sum, and refuses its other reductions.
 func parseOp(s string) (string, error) {
 	switch s {
 	case "sum":
@@ -130,7 +129,6 @@ func parseOp(s string) (string, error) {
 	return s, nil
 }
 
-// addCounts parses numbers of elements, separated by commas, and adds them to list.
 func addCounts(list *[]uint64, s string) error {
 	for word := range strings.SplitSeq(s, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)

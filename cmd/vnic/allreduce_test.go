@@ -7,8 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Flags of nccl-tests mean the same in vnic, in their short and long forms, but -c needs = before its
-// value. The error for a flag of nccl-tests that vnic does not have names the flags that it has.
+// Flags of nccl-tests mean the same in vnic.
 func TestFlagsOfNCCLTests(t *testing.T) {
 	for args, want := range map[string]string{
 		"-g 8": "guests=8", "--ngpus 3": "guests=3", "-o sum": "op=all_reduce", "-o broadcast": "op=broadcast",

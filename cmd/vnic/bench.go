@@ -92,11 +92,9 @@ the model by which labs' links are shared, where what is shared is this machine'
 	return c
 }
 
-// measure runs the measurements, or the model's measurements if model is set, and prints the report.
-// It draws the results into the file plot, unless plot is empty.
 func measure(c *cobra.Command, o bench.Options, plot string, asJSON, model bool) (err error) {
 	var picture io.WriteCloser
-	if plot != "" { // before measuring, so that a wrong name is found at once
+	if plot != "" { // before measuring, to find a wrong name at once
 		if picture, err = outfile.Create(plot); err != nil {
 			return fmt.Errorf("--plot: %w", err)
 		}

@@ -20,12 +20,11 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// exitStatus is a status that becomes the command's without a message, such as that of a program in a guest.
+// exitStatus becomes the command's status, without a message.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// bootFlags are the flags of vnic boot.
 type bootFlags struct {
 	verbose          bool
 	labName, account string
@@ -128,7 +127,7 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 	o, l := &x.options, &x.live
 	o.Command = args
 	if o.End == "" {
-		o.End = "''" // the user gave an empty value: Check refuses it as it refuses a wrong word
+		o.End = "''" // the flag was given with an empty value, which Check must refuse
 	}
 	if x.labName != "" {
 		file, err := loadLab(c, x.labName, withRAM, "nic", "guests", "cpus", "seed", "uplink")
@@ -171,7 +170,6 @@ func (x *bootFlags) run(c *cobra.Command, args []string) error {
 	})
 }
 
-// programArgs returns an error for arguments before --: after -- stands the guest's program.
 func programArgs(c *cobra.Command, args []string) error {
 	if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
@@ -179,7 +177,6 @@ func programArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// indented formats words as indented lines of a help text.
 func indented(words []string) string {
 	var b strings.Builder
 	line := " "
@@ -193,7 +190,6 @@ func indented(words []string) string {
 	return b.String() + line + "\n"
 }
 
-// toolsFlag adds --tools: Debian packages in guests.
 func toolsFlag(f *pflag.FlagSet, list *string) {
 	f.StringVar(list, "tools", toolimage.None,
 		"none; or Debian packages for the guests: net (ethtool, tcpdump, iperf3, ping), python, ncdevmem, PACKAGE,...")

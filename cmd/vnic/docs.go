@@ -18,8 +18,7 @@ import (
 	"vnic.dev/vnic/internal/manual"
 )
 
-// With the build tag docs there is one more command, which writes the files that `make install`
-// installs beside the program. `make install` builds a separate program with that tag.
+// With the build tag docs there is a command for `make install`.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -61,8 +60,7 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// manTree writes a manual page for a command and each of its subcommands, as doc.GenManTree does, with additional
-// sections.
+// manTree does what doc.GenManTree does, with additional sections.
 func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {
@@ -72,7 +70,7 @@ func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 		}
 	}
 	var page bytes.Buffer
-	header := *h // GenMan would fill in the original for the first command
+	header := *h // GenMan changes it
 	if err := doc.GenMan(c, &header, &page); err != nil {
 		return err
 	}

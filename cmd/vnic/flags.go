@@ -19,8 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// bytesFlag is a flag whose value is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB";
-// powers of 1024.
+// bytesFlag is a number of bytes: 4096, 64K, 256M, 4G; powers of 1024.
 type bytesFlag uint64
 
 func (b *bytesFlag) Type() string { return "bytes" }
@@ -33,9 +32,9 @@ func (b *bytesFlag) Set(s string) error {
 	return err
 }
 
-// textFlag is a flag whose value two functions format and parse.
+// textFlag is a flag with functions that format and parse its value.
 type textFlag struct {
-	kind string // name of the value in helps
+	kind string // name of the value in help texts
 	text func() string
 	set  func(string) error
 }
@@ -44,7 +43,6 @@ func (t textFlag) Type() string       { return t.kind }
 func (t textFlag) String() string     { return t.text() }
 func (t textFlag) Set(s string) error { return t.set(s) }
 
-// impairFlags adds the flags for impairments of all links.
 func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	for _, x := range lab.Impairments() {
 		if v := x.Value(im); x.Flag != "" {
@@ -53,13 +51,11 @@ func impairFlags(f *pflag.FlagSet, im *lab.Impairment) {
 	}
 }
 
-// flowsFlag adds --flows: the number of flows that each NIC counts.
 func flowsFlag(f *pflag.FlagSet, n *int, shown string) {
 	f.IntVar(n, "flows", lab.DefaultFlows, fmt.Sprintf("flows of which each NIC keeps account, who sent what to whom, up "+
 		"to %d; the least used go to a row of others; 0: none; %s", lab.MaxFlows, shown))
 }
 
-// checkFlows returns an error if the value of --flows is out of range.
 func checkFlows(n int) error {
 	if n < 0 || n > lab.MaxFlows {
 		return fmt.Errorf("--flows %d: how many flows, 0 to %d", n, lab.MaxFlows)
@@ -67,8 +63,7 @@ func checkFlows(n int) error {
 	return nil
 }
 
-// gatewayFlags adds the flags for what guests reach through the gateway. ports is the command's
-// default of --host-ports.
+// gatewayFlags adds the gateway's flags; ports is the default of --host-ports.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
@@ -82,13 +77,11 @@ func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 			"clouds' metadata; the longest network decides, --host-ports is for this machine's own")
 }
 
-// impairSeedFlag adds --seed for commands in which only impairments are random.
+// impairSeedFlag adds --seed, for impairments only.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of what links do by chance (default: random, printed)")
 }
 
-// nicFlags adds the flags that correspond to keys of NICs in lab files; loadLab refuses them beside
-// a lab file.
 func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link, which is also the largest that the NICs take, unless --max-mtu says "+
 		"more")
@@ -101,7 +94,6 @@ func nicFlags(f *pflag.FlagSet, o *lab.NICOptions) {
 			"one batch are merged)")
 }
 
-// xdpFlag adds --xdp: virtio NICs accept XDP programs.
 func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 	f.BoolVar(xdp, "xdp", false, "have the kernel's virtio driver take native XDP programs: the NIC offloads nothing "+
 		"for it to receive, so packets come one by one, and slower; without, native XDP is refused, and each generic "+
@@ -109,7 +101,7 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinkFlag adds --uplink: networks to which the switch leads, named up0, up1 and so on.
+// uplinkFlag adds --uplink; the names are up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 	text := func() string {
 		var words []string
@@ -132,8 +124,7 @@ func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 		"with a slash or HOST:PORT, as QEMU's -netdev stream; once for each")
 }
 
-// allowMACFlag adds --allow-mac: MACs from which guests may send. ownRule describes the default in
-// the help.
+// allowMACFlag adds --allow-mac; ownRule describes its default.
 func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 	set := func(s string) (err error) { *m, err = lab.ParseAllowedMACs(s); return err }
 	f.Var(textFlag{"MACs", func() string { return m.String() }, set}, "allow-mac", "other MACs that guests may send "+
@@ -141,14 +132,12 @@ func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, ownRule string) {
 		ownRule+")")
 }
 
-// stormFlag adds --storm: the limit of broadcasts and multicasts for each NIC and uplink.
 func stormFlag(f *pflag.FlagSet, storm *uint) {
 	f.UintVar(storm, "storm", lab.DefaultStorm, "broadcast and multicast `frames` a second that a guest may send, and "+
 		"that may come in by an uplink; what is beyond is dropped, and counted as storm. 5000 full frames are a "+
 		"multicast stream of 60 Mb/s: give more for a faster one (0: no limit)")
 }
 
-// timeoutFlag adds --timeout: how long a command may take.
 func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 	set := func(s string) error {
 		d, err := time.ParseDuration(s)
@@ -163,7 +152,6 @@ func timeoutFlag(f *pflag.FlagSet, limit *time.Duration) {
 		"still ran (default 0: no limit)")
 }
 
-// sandboxFlag adds --sandbox. Its default is the value of mode.
 func sandboxFlag(f *pflag.FlagSet, mode *string) {
 	f.StringVar(mode, "sandbox", *mode,
 		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
@@ -173,13 +161,13 @@ func sandboxFlag(f *pflag.FlagSet, mode *string) {
 // spareKey is an annotation of the flag --accel in commands that start guests.
 const spareKey = "spare"
 
-// machineFlags adds the flags for how a command's guests run, and how slow that may be.
+// machineFlags adds the flags of guests that a command starts.
 func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
 	accelerated(f, a)
-	_ = f.SetAnnotation("accel", spareKey, nil) // accelerated has added the flag
+	_ = f.SetAnnotation("accel", spareKey, nil)
 }
 
-// accelerated adds the same flags for guests that the user starts.
+// accelerated adds the flags of guests that the user starts.
 func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
@@ -211,7 +199,7 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }
 
-// checkMachineEnv returns an error if environment variables for machineFlags are wrong.
+// checkMachineEnv checks the environment variables of these flags.
 func checkMachineEnv(c *cobra.Command) error {
 	if v := os.Getenv(qemu.EnvAccel); v != "" {
 		if _, err := qemu.ParseAccel(v); err != nil {
@@ -224,8 +212,8 @@ func checkMachineEnv(c *cobra.Command) error {
 	return nil
 }
 
-// beginMachine runs before every command: it checks environment variables, and starts a spare process (package spare)
-// if the command starts guests with --accel auto.
+// beginMachine runs before a command, and starts a spare process (package spare) if the command starts guests
+// with --accel auto.
 func beginMachine(c *cobra.Command) error {
 	if err := checkMachineEnv(c); err != nil {
 		return err

@@ -15,8 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initrd FILE: adds a list of the files in FILE's archives to the transcript, in order, with the content
-// of texts, but not of programs and modules.
+// initrd FILE: adds a list of the files in FILE's archives.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)
@@ -26,13 +25,13 @@ func (tr *transcript) initrd(args []string) {
 		fmt.Fprintf(&b, "archive %d\n", n)
 		from := bytes.NewReader(rest)
 		for r := cpio.NewReader(from); ; {
-			start := (len(rest) - from.Len() + 3) &^ 3 // Next skips the padding of the previous file
+			start := (len(rest) - from.Len() + 3) &^ 3 // Next skips padding
 			f, err := r.Next()
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			tr.Check(err)
-			if "/"+f.Name == filepath.Dir(tr.Getenv("WORK")) { // exists only as the parent of $WORK
+			if "/"+f.Name == filepath.Dir(tr.Getenv("WORK")) { // only the parent of $WORK
 				continue
 			}
 			if strings.HasPrefix(f.Name, "bbin/") { // guest-images tests these
@@ -40,7 +39,7 @@ func (tr *transcript) initrd(args []string) {
 			}
 			content, err := io.ReadAll(r)
 			tr.Check(err)
-			var dev [4]uint32 // c_maj, c_min, c_rmaj, c_rmin, which package cpio does not read
+			var dev [4]uint32 // c_maj, c_min, c_rmaj, c_rmin
 			_, err = fmt.Sscanf(string(rest[start+62:start+94]), "%8x%8x%8x%8x", &dev[0], &dev[1], &dev[2], &dev[3])
 			tr.Check(err)
 			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", uint32(f.Mode),
@@ -66,8 +65,7 @@ func (tr *transcript) initrd(args []string) {
 	tr.append(b.String() + "\n")
 }
 
-// bzimage FILE VERSION: writes the smallest file that passes for a kernel (Linux
-// Documentation/arch/x86/boot.rst).
+// bzimage FILE VERSION: writes a kernel's header (Linux Documentation/arch/x86/boot.rst).
 func (tr *transcript) bzimage(args []string) {
 	b := make([]byte, 0x300)
 	copy(b[0x202:], "HdrS")
@@ -76,12 +74,12 @@ func (tr *transcript) bzimage(args []string) {
 	tr.Check(os.WriteFile(tr.MkAbs(args[0]), b, 0o644))
 }
 
-// module FILE [NAME=VALUE...]: writes the smallest kernel module, with these entries of .modinfo.
+// module FILE [NAME=VALUE...]: writes a kernel module with this .modinfo.
 func (tr *transcript) module(args []string) {
 	tr.elf(args[0], elf.ET_REL, section{".modinfo", elf.SHT_PROGBITS, []byte(strings.Join(args[1:], "\x00") + "\x00")})
 }
 
-// program FILE LIBRARY: writes the smallest dynamic program that needs a library.
+// program FILE LIBRARY: writes a dynamic program.
 func (tr *transcript) program(args []string) {
 	var dynamic bytes.Buffer
 	for _, d := range []elf.Dyn64{{Tag: int64(elf.DT_NEEDED), Val: 1}, {Tag: int64(elf.DT_NULL)}} {
@@ -97,8 +95,7 @@ type section struct {
 	content []byte
 }
 
-// elf writes an ELF file with these sections. A dynamic section must directly follow the section of its
-// strings.
+// elf writes an ELF file. A dynamic section must directly follow the section of its strings.
 func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	const headerLen, progLen, sectionLen = 64, 56, 64
 	names := "\x00"

@@ -31,22 +31,20 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The golden files contain what a user sees of vnic: help, messages, exit statuses, JSON, metrics,
-// printed flags, files. A test fails if one byte of them changes. To change one on purpose:
+// The golden files contain what a user sees. To change one on purpose:
 //
 //	go test ./cmd/vnic -run Golden -update
 //
-// and commit the changed golden file with a line in CHANGELOG.md.
+// and commit it with a line in CHANGELOG.md.
 //
-// Each script collects a transcript of its commands' output, and compares it with the file "golden"
-// at its end. Only text that differs from run to run or from machine to machine is replaced, by a
-// name in <angle brackets> or by $NAME.
+// A script compares a transcript of its commands' output with the file "golden" at its end. Text that differs
+// between runs or machines is replaced by a name in <angle brackets> or by $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
-	mask := unix.Umask(0o022) // the golden files contain modes of files
+	mask := unix.Umask(0o022)
 	t.Cleanup(func() { unix.Umask(mask) })
-	if signal.Ignored(unix.SIGHUP) { // for example under nohup(1): commands would ignore it, too
+	if signal.Ignored(unix.SIGHUP) { // commands would ignore it, too
 		hup := make(chan os.Signal, 1)
 		signal.Notify(hup, unix.SIGHUP)
 		t.Cleanup(func() { signal.Stop(hup) })
@@ -54,7 +52,7 @@ func TestGolden(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/golden", time.Minute, func(*testscript.Env) {}))
 }
 
-// TestGoldenOfGuests compares output that only booted guests produce.
+// TestGoldenOfGuests compares output of booted guests.
 func TestGoldenOfGuests(t *testing.T) {
 	testkit.Boots(t)
 	dir, err := assets.CacheDir(assets.Options{})
@@ -68,8 +66,6 @@ func TestGoldenOfGuests(t *testing.T) {
 		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
-// TestGoldenDropReasons compares the names of the drop reasons in stat, JSON and metrics: tests
-// cannot cause most of these drops.
 func TestGoldenDropReasons(t *testing.T) {
 	var names []string
 	for r := range wire.NumDropReasons {
@@ -87,12 +83,11 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams returns the parameters that run the scripts in dir, in an environment of their own.
-// limit is the longest time for a command, and for a background command's output that "begin" awaits.
+// goldenParams runs the scripts in dir. limit is the longest time for a command.
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
-	// Not in $TMPDIR: the path appears in quoted text, and in the directories of an image.
+	// Not in $TMPDIR: the path appears in the golden files.
 	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, os.RemoveAll(work))
@@ -113,8 +108,8 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 			for name, value := range map[string]string{
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
-				assets.EnvMirror: "http://127.0.0.1:9/none", // unreachable, so that nothing can be downloaded
-				// empty at first, for scripts to set
+				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing can be downloaded
+				// Scripts may set these.
 				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
@@ -149,18 +144,17 @@ type transcriptKey struct{}
 // transcript collects the output of a script's commands.
 type transcript struct {
 	*testscript.TestScript
-	env     []string // names of the variables that commands get
+	env     []string // names of variables
 	limit   time.Duration
-	guests  bool // commands may boot guests
+	guests  bool
 	text    []byte
 	running map[string]*process
-	values  map[string]string // replaced values and their replacements
-	pids    []int             // of all background commands
+	values  map[string]string // replaced values
+	pids    []int             // of background commands
 
-	inherited []*os.File // descriptors for the next background command
+	inherited []*os.File // for the next background command
 }
 
-// command makes a command with the script's environment.
 func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	if len(args) == 0 {
 		tr.Fatalf("no command")
@@ -181,7 +175,7 @@ func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	return c
 }
 
-// environ returns the environment for commands, without the variables that are empty.
+// environ leaves out empty variables.
 func (tr *transcript) environ() []string {
 	list := []string{"PWD=" + tr.MkAbs(".")}
 	for _, name := range tr.env {
@@ -192,7 +186,7 @@ func (tr *transcript) environ() []string {
 	return list
 }
 
-// status returns a process's exit status as a shell does: 128 + N after signal N.
+// status returns an exit status as a shell does: 128 + N after signal N.
 func status(c *exec.Cmd, err error) (int, error) {
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -205,8 +199,7 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// says runs a command to its end and adds its output. A command that opens a lab runs in a process
-// of its own, as it drops its process's privileges.
+// A command that drops privileges needs a process of its own.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
@@ -219,14 +212,14 @@ func (tr *transcript) says(args []string) {
 	tr.add(line(args), s, out.String(), errs.String())
 }
 
-// helps adds the help of every command, and fails if a line is too wide for a screen.
+// helps adds the help of every command.
 func (tr *transcript) helps([]string) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
 		pos := len(tr.text)
 		tr.says(append(strings.Fields(c.CommandPath()), "--help"))
 		for l := range strings.Lines(string(tr.text[pos:])) {
-			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra wrote the texts of completion
+			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's own texts
 				tr.Fatalf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
 			}
 		}
@@ -240,7 +233,7 @@ func (tr *transcript) helps([]string) {
 	walk(root)
 }
 
-// unread runs a command whose stdout is a pipe without a reader.
+// unread runs a command whose stdout nobody reads.
 func (tr *transcript) unread(args []string) {
 	r, w, err := os.Pipe()
 	tr.Check(err)
@@ -251,7 +244,6 @@ func (tr *transcript) unread(args []string) {
 	tr.add(line(args)+" | (nobody)", s, "", errs.String())
 }
 
-// run runs a command in a process of its own, and returns its status.
 func (tr *transcript) run(args []string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), tr.limit)
 	defer cancel()
@@ -262,12 +254,9 @@ func (tr *transcript) run(args []string, stdout, stderr io.Writer) int {
 	return s
 }
 
-// thisProcess guards the working directory and environment of the test's own process.
+// thisProcess guards working directory and environment.
 var thisProcess sync.Mutex
 
-// inProcess runs vnic in this process, in a tenth of the time that a process of its own would need.
-// A test's scripts run concurrently, but only one at a time owns the working directory and the
-// environment.
 func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	thisProcess.Lock()
 	defer thisProcess.Unlock()
@@ -281,14 +270,13 @@ func (tr *transcript) inProcess(args []string, stdout, stderr io.Writer) int {
 	defer func() {
 		setEnviron(was)
 		if err := os.Chdir(dir); err != nil {
-			panic(err) // no test may continue in another directory
+			panic(err) // other tests must not continue there
 		}
 	}()
 	return realMain(ctx, args, stdout, stderr)
 }
 
-// setEnviron sets variables first and removes others afterwards, so that PATH always exists:
-// testscript looks up programs meanwhile.
+// setEnviron sets variables before it removes others: testscript needs PATH meanwhile.
 func setEnviron(list []string) {
 	set := map[string]bool{}
 	for _, v := range list {
@@ -303,7 +291,6 @@ func setEnviron(list []string) {
 	}
 }
 
-// line returns a command as a user would type it.
 func line(args []string) string {
 	var words []string
 	for _, a := range args {
@@ -315,10 +302,9 @@ func line(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// add adds a command, its exit status and its output.
 func (tr *transcript) add(command string, status int, out, errs string) {
 	for _, pid := range tr.pids {
-		// Only in the pid's position: another number in a command may be the same.
+		// Another number in a command may be the same.
 		command = regexp.MustCompile(`^(vnic stat .*)\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "${1}PID")
 	}
 	var b strings.Builder
@@ -355,7 +341,6 @@ var varying = []struct {
 	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^"]*"`), `"<time>"`},
 }
 
-// clean replaces text that differs from run to run.
 func (tr *transcript) clean(s string) string {
 	s = strings.ReplaceAll(s, tr.Getenv("WORK"), "$WORK")
 	for value, name := range tr.values {
@@ -371,7 +356,6 @@ func (tr *transcript) clean(s string) string {
 	return s
 }
 
-// process is a background command.
 type process struct {
 	*exec.Cmd
 	gone      bool // guarded by out.mu
@@ -380,7 +364,7 @@ type process struct {
 	ended     chan error
 }
 
-// output is what a process has written so far; each write signals changed.
+// output is what a process has written.
 type output struct {
 	mu      *sync.Mutex
 	changed *sync.Cond
@@ -394,9 +378,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until its output
-// matches PATTERN; if PATTERN is "stdout", until there is output on stdout. In later commands $NAME
-// is the command's pid.
+// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN, or for
+// "stdout" until stdout has output; $NAME is its pid.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -443,7 +426,7 @@ func (tr *transcript) begin(args []string) {
 	}
 }
 
-// end NAME [SIGNAL]: sends a background command a signal, and waits until it has ended.
+// end NAME [SIGNAL]: ends a background command.
 func (tr *transcript) end(args []string) {
 	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: end NAME [SIGNAL]")
@@ -465,8 +448,7 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: replaces numbers of JSON in the transcript by <number> or <integer>. With
-// KEY=TYPE it replaces the numbers of that key; with a KEY alone, all numbers but that key's.
+// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -502,7 +484,7 @@ func (tr *transcript) typed(args []string) {
 	}
 }
 
-// replace PATTERN TEXT: replaces PATTERN in the transcript, which must contain it.
+// replace PATTERN TEXT: replaces PATTERN in the transcript.
 func (tr *transcript) replace(args []string) {
 	if len(args) != 2 {
 		tr.Fatalf("usage: replace PATTERN TEXT")
@@ -514,8 +496,7 @@ func (tr *transcript) replace(args []string) {
 	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
 }
 
-// sorted sorts the lines of the last command's output, because lines of several guests come in any
-// order.
+// sorted sorts the last output: guests' lines come in any order.
 func (tr *transcript) sorted([]string) {
 	pos := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
 	pos += bytes.IndexByte(tr.text[pos:], '\n') + 1
@@ -526,8 +507,7 @@ func (tr *transcript) sorted([]string) {
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 
-// scrape NAME PATTERN: adds the metrics of a background command whose names match PATTERN, without
-// values.
+// scrape NAME PATTERN: adds matching metrics, without values.
 func (tr *transcript) scrape(args []string) {
 	if len(args) != 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: scrape NAME PATTERN")
@@ -552,7 +532,7 @@ func (tr *transcript) scrape(args []string) {
 		if !pattern.MatchString(l) {
 			continue
 		}
-		if !strings.HasPrefix(l, "#") { // cut off the value
+		if !strings.HasPrefix(l, "#") {
 			l = l[:strings.LastIndexByte(l, ' ')] + "\n"
 		}
 		b.WriteString(l)
@@ -560,7 +540,7 @@ func (tr *transcript) scrape(args []string) {
 	tr.append("> GET /metrics # " + args[1] + "\n= " + resp.Header.Get("Content-Type") + "\n" + b.String() + "\n")
 }
 
-// port NAME: sets NAME to a TCP port of 127.0.0.1 that is in use until the script ends.
+// port NAME: sets NAME to a used TCP port of 127.0.0.1.
 func (tr *transcript) port(args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	tr.Check(err)
@@ -578,8 +558,7 @@ func (tr *transcript) socket(args []string) {
 	tr.Check(l.Close())
 }
 
-// inherit listening NAME, inherit connected: opens a Unix socket that the next background command
-// inherits, from descriptor 3 on.
+// inherit listening NAME, inherit connected: opens a Unix socket for the next background command.
 func (tr *transcript) inherit(args []string) {
 	if len(args) == 2 && args[0] == "listening" {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[1])})
@@ -596,7 +575,6 @@ func (tr *transcript) inherit(args []string) {
 	tr.Defer(func() { _ = unix.Close(pair[1]) })
 }
 
-// sparse NAME SIZE: makes a file that occupies no disk space.
 func (tr *transcript) sparse(args []string) {
 	n, err := strconv.ParseInt(args[1], 10, 64)
 	tr.Check(err)
@@ -604,7 +582,7 @@ func (tr *transcript) sparse(args []string) {
 	tr.Check(os.Truncate(tr.MkAbs(args[0]), n))
 }
 
-// files DIR: adds a list of the files below DIR.
+// files DIR: lists the files below DIR.
 func (tr *transcript) files(args []string) {
 	var b strings.Builder
 	root := tr.MkAbs(args[0])

@@ -48,6 +48,6 @@ mem-path=/proc/self/fd/3, as vnic serve prints them.`,
 		},
 	}
 	c.DisableFlagsInUseLine = true
-	c.Flags().SetInterspersed(false) // flags after the command's name belong to the command
+	c.Flags().SetInterspersed(false) // later flags are the command's
 	return c
 }

@@ -20,14 +20,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// children returns the processes that a process has started: their command lines by pidfd.
+// children returns the command lines of a process's children by pidfd.
 func children(t *testing.T, pid int) map[int]string {
 	t.Helper()
 	found := map[int]string{}
 	for _, path := range testkit.Must(filepath.Glob("/proc/[0-9]*/stat"))(t) {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			continue // the process has ended
+			continue // it has ended
 		}
 		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // proc_pid_stat(5): state, parent
 		if f[1] != strconv.Itoa(pid) {
@@ -46,7 +46,7 @@ func children(t *testing.T, pid int) map[int]string {
 	return found
 }
 
-// ends waits until a process ends; it returns false after testkit.Patience.
+// ends waits until a process ends.
 func ends(t *testing.T, pidfd int) bool {
 	t.Helper()
 	for {
@@ -59,10 +59,6 @@ func ends(t *testing.T, pidfd int) bool {
 	}
 }
 
-// If a vnic in its sandbox is killed, the processes that it has started end: the broker, and QEMUs.
-// (Landlock's scope of signals would keep the kernel from ending them.) If its broker is
-// killed, the vnic ends by itself, with all processes that it has started, and says so.
-//
 // Invariant: sandbox: A killed vnic leaves no broker and no QEMU.
 // Invariant: sandbox: A vnic whose broker is killed ends and says so.
 func TestKilledVnicLeavesNothing(t *testing.T) {
@@ -71,7 +67,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	for _, tt := range []struct {
-		name, ready string // the output when all processes have started
+		name, ready string // ready is printed when all processes have started
 		children    int
 		args        []string
 	}{
@@ -103,7 +99,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			c.leavesNothing("signal: killed")
 		})
 		if tt.name == "run" {
-			continue // "inproc" and "boot" cover it
+			continue
 		}
 		t.Run(tt.name+" without its broker", func(t *testing.T) {
 			needs(t)
@@ -121,7 +117,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all processes
+	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all
 		c := startKillable(t, dir, "gateway ", []string{"serve", "--sandbox", "on", "--socket-path", t.TempDir() + "/s"})
 		for fd := range c.started {
 			testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0))
@@ -131,7 +127,6 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 	})
 }
 
-// killable is a vnic that runs until it is killed.
 type killable struct {
 	*exec.Cmd
 	t       *testing.T
@@ -156,7 +151,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of a vnic and of the processes that it has started.
+// leavesNothing waits for the end of all processes.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))

@@ -26,13 +26,12 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
-// labFlag adds --lab: the name of a lab file.
 func labFlag(f *pflag.FlagSet, name *string) {
 	f.StringVar(name, "lab", "", "lab file with all guests, or preset: "+strings.Join(labfile.Presets(), ", ")+
 		" (vnic lab show; instead of flags that say the same)")
 }
 
-// gpuDriverFlag adds --gpu-driver: the driver of GPUs in guests; and --headers, to build the driver's module.
+// gpuDriverFlag adds --gpu-driver and --headers.
 func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	set := func(s string) error {
 		if s != lab.DriverNode && s != lab.DriverVNICGPU {
@@ -47,20 +46,16 @@ func gpuDriverFlag(f *pflag.FlagSet, name *string, o *assets.Options) {
 	headersFlag(f, o)
 }
 
-// headersFlag adds --headers: the kernel headers to build the module vnicgpu with, for a kernel of
-// the user's own.
 func headersFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Headers, "headers", "", "build tree of --kernel, or its headers, to build vnicgpu with ($"+
 		assets.EnvHeaders+"; else as --modules links to them, else Debian's of the kernel's version, fetched)")
 }
 
-// iommuFlag adds --iommu: guests' kernels translate the addresses that NICs use.
 func iommuFlag(f *pflag.FlagSet, on *bool) {
 	f.BoolVar(on, "iommu", false,
 		"the guests' kernels translate the addresses that NICs use, by an IOMMU of QEMU's: a map for each buffer; --nic gve")
 }
 
-// driverNeedsKernel refuses a GPU driver for guests without a kernel that could load it.
 func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	if inProc && name == lab.DriverVNICGPU {
 		return usagef(c, "--gpu-driver %s is of guests in QEMU: --guest inproc has no kernel", name)
@@ -68,8 +63,7 @@ func driverNeedsKernel(c *cobra.Command, name string, inProc bool) error {
 	return nil
 }
 
-// setDrivers sets the GPU driver of all guests of a lab, and gives them an IOMMU. "" and false leave the lab's
-// values.
+// setDrivers sets the guests' driver unless it is "", and their IOMMU if iommu is set.
 func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	for i := range l.Guests {
 		g := &l.Guests[i]
@@ -77,18 +71,17 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	}
 }
 
-// readLab reads a lab file. An error in the file is wrong use of the command.
+// readLab reads a lab file; an error in the file is wrong use of the command.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
-		spare.JobBegins() // a spare process, which repeats a failed job, could not read a pipe again
+		spare.JobBegins() // a spare process could not read a pipe again
 	}
 	l, err := labfile.Load(name, os.Stdin)
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
-// loadLab reads a lab file for a command, and checks that the machine has as much memory as memory
-// returns. It refuses flags whose values the lab file gives: the ones in flags, the flags of
-// impairments, of NICs and of memory, and the flags of the gateway if the file sets the gateway.
+// loadLab reads a lab file, and refuses flags for what the file says. memory returns how much memory the
+// machine must have.
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory")
 	options := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -127,18 +120,14 @@ func accelOf(c *cobra.Command, l *labfile.Lab) {
 	}
 	_ = f.Value.Set(l.Accel) // labfile has checked the value
 	if f.Value.String() != "auto" {
-		spare.JobBegins() // the lab file chooses the accelerator, so no spare process repeats the job with TCG
+		spare.JobBegins() // no spare process may repeat the job with TCG
 	}
 }
 
-// withRAM returns the memory that a lab needs if its guests boot on this machine.
 func withRAM(l *labfile.Lab) uint64 { return l.Memory(true) }
 
-// withoutRAM returns the memory that a lab needs without its guests' RAM, which a user's QEMU
-// allocates.
 func withoutRAM(l *labfile.Lab) uint64 { return l.Memory(false) }
 
-// enough returns an error if this machine lacks memory for a lab.
 func enough(name string, memory uint64) error {
 	if err := memavail.Enough(memory, "/"); err != nil {
 		return fmt.Errorf("--lab %s: its guests and GPUs: %w", name, err)
@@ -146,7 +135,6 @@ func enough(name string, memory uint64) error {
 	return nil
 }
 
-// sow sets the seed of a lab's links: the file's, else the command's.
 func sow(l *labfile.Lab, seed uint64) {
 	if l.Seed != nil {
 		seed = *l.Seed
@@ -154,8 +142,7 @@ func sow(l *labfile.Lab, seed uint64) {
 	l.Sow(seed)
 }
 
-// seedLinks draws a seed for the links of lab file l, or, without one, for the impairment im, unless the file or
-// --seed gives it. It notes a seed that it has drawn if links do anything by chance.
+// seedLinks draws a seed, unless the user has given one, and notes it if links do anything by chance.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")
@@ -264,7 +251,6 @@ shows them (port0).
 	}
 }
 
-// faultsHelp lists all faults, with a value that each may have.
 func faultsHelp() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -276,6 +262,6 @@ func faultsHelp() string {
 		}
 		fmt.Fprintf(w, "  %s\t%s\n", f.Words(), f.Help)
 	}
-	_ = w.Flush() // writes to a strings.Builder do not fail
+	_ = w.Flush()
 	return b.String()
 }

@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A lab that needs more memory than this machine has is refused with the sum, before anything
-// starts.
+// The error names the sum of the memory.
 func TestLabThatWantsTooMuchMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "large.yaml")
 	testkit.OK(t, os.WriteFile(file, []byte("guests: {a: {memory: 3T, nics: [{name: n}], gpus: [{name: g, memory: 1T}]}}"),

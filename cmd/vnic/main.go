@@ -26,14 +26,13 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
-// Exit codes, besides 0.
 const (
 	exitFailed  = 1
-	exitUsage   = 2   // wrong use
-	exitMissing = 3   // the machine lacks something, which the message names with advice
-	exitTimeout = 124 // the time of --timeout is over, as with timeout(1)
+	exitUsage   = 2
+	exitMissing = 3   // the machine lacks something
+	exitTimeout = 124 // as with timeout(1)
 
-	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone, as shells report it
+	exitPipe = 128 + int(syscall.SIGPIPE) // as shells report it
 )
 
 func main() {
@@ -46,29 +45,26 @@ func main() {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) sets SIGHUP to be ignored
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// otherwise Go's runtime ends this process by SIGPIPE of stdout, without clearing up
+	// otherwise SIGPIPE of stdout ends this process
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go interrupts(signals, cancel, func() {
 		atexit.Run()
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
-		os.Exit(exitFailed) // the kernel kills the child processes (PR_SET_PDEATHSIG)
+		os.Exit(exitFailed) // the kernel kills child processes (PR_SET_PDEATHSIG)
 	})
 	status := realMain(ctx, backendArgs(os.Args), os.Stdout, os.Stderr)
 	os.Exit(status)
 }
 
-// errInterrupted is the cause of the end after a user's signal.
 var errInterrupted = errors.New("interrupted")
 
-// A further signal ends the command at once only if it comes more than impatience after the first: timeout(1) and
-// shells deliver the first signal more than once.
+// A further signal ends the command at once only after this time: timeout(1) may repeat a signal.
 const impatience = time.Second
 
-// interrupts cancels the command at the first signal. It calls now, which exits at once, at a
-// signal more than impatience later.
+// interrupts cancels the command at the first signal, and calls now at one more than impatience later.
 func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
 	var first time.Time
 	for range signals {
@@ -83,10 +79,9 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
-// more has functions that make the commands which only some builds have.
+// more makes commands that only some builds have.
 var more []func() *cobra.Command
 
-// newRoot makes the root command with all its subcommands.
 func newRoot() *cobra.Command {
 	var version bool
 	root := &cobra.Command{
@@ -139,7 +134,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	return root
 }
 
-// inOrder makes the helps of commands list flags in the order of their definition.
+// inOrder makes helps list flags as they are defined.
 func inOrder(commands []*cobra.Command) {
 	for _, c := range commands {
 		c.Flags().SortFlags = false
@@ -147,7 +142,6 @@ func inOrder(commands []*cobra.Command) {
 	}
 }
 
-// realMain runs the command and returns its exit status.
 func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if asksCapabilities(args) {
 		args = []string{"serve", capabilitiesFlag}
@@ -173,10 +167,10 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var late *limit.Error
 	again, record, byKVM := spare.StoppedByKVM(err)
 	switch {
-	case context.Cause(ctx) != nil: // even if the command has another error
+	case context.Cause(ctx) != nil: // whatever err is
 		complain(stderr, errInterrupted)
 		return exitFailed
-	case errors.As(err, &late): // even if the command has another error
+	case errors.As(err, &late): // whatever err is
 		complain(stderr, late)
 		return exitTimeout
 	case byKVM && s != nil:
@@ -207,7 +201,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return exitFailed
 }
 
-// keepHelpError makes root keep the error of printing a help, which cobra would print and forget.
+// keepHelpError keeps an error that cobra ignores.
 func keepHelpError(root *cobra.Command) *error {
 	help, kept := root.HelpFunc(), new(error)
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -221,20 +215,18 @@ func keepHelpError(root *cobra.Command) *error {
 	return kept
 }
 
-// readerGone reports whether an error means that stdout is a pipe without a reader, as in `vnic
-// stat | head`, which needs no message.
+// readerGone reports whether an error means that stdout is a pipe without a reader.
 func readerGone(err error) bool {
 	var p *os.PathError
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// The most lines of an error, and bytes of a line, that complain prints: an error may have output of guests.
+// Limits of complain: an error may have output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000
 )
 
-// complain prints an error: its first line, and below, indented, the further lines.
 func complain(w io.Writer, err error) {
 	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
 	if cut := len(lines) - complaintLines; cut > 0 {

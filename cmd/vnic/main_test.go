@@ -26,13 +26,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if broker.Is(os.Args) { // the broker of a vnic serve that a test runs in this process
+	if broker.Is(os.Args) { // of a vnic serve that a test runs in this process
 		os.Exit(broker.Main())
 	}
 	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
 }
 
-// The scripts run the command itself. Golden files contain its messages and exit statuses.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, goldenParams(t, "testdata/script", time.Minute, func(*testscript.Env) {}))
 }
@@ -53,7 +52,7 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 	}
 }
 
-// readerGone accepts a broken pipe at stdout, and no other error.
+// Only a broken pipe at stdout counts.
 func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	for name, want := range map[string]bool{os.Stdout.Name(): true, "/tmp/fifo": false} {
 		if readerGone(fmt.Errorf("x: %w", &os.PathError{Op: "write", Path: name, Err: syscall.EPIPE})) != want {
@@ -65,7 +64,6 @@ func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	}
 }
 
-// noWriter is a writer that returns err.
 type noWriter struct{ err error }
 
 func (w noWriter) Write([]byte) (int, error) { return 0, w.err }
@@ -91,8 +89,7 @@ func TestHelpThatNobodyReads(t *testing.T) {
 	}
 }
 
-// The first signal ends vnic in good order, also if it is repeated at once; a signal that comes
-// later ends it immediately.
+// A signal repeated at once has no effect; a later one ends vnic immediately.
 func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -107,7 +104,7 @@ func TestSecondSignalMeansNow(t *testing.T) {
 		if context.Cause(ctx) != errInterrupted || !when.IsZero() {
 			t.Errorf("cause %v, gone at %v", context.Cause(ctx), when)
 		}
-		time.Sleep(impatience + time.Millisecond) // advances the clock of synctest
+		time.Sleep(impatience + time.Millisecond) // synctest's clock
 		signals <- syscall.SIGINT
 		synctest.Wait()
 		if took := when.Sub(begin); took < impatience {
@@ -132,7 +129,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 	}
 }
 
-// The help of each of these commands has examples before the usage, and the commands accept them.
+// The examples' arguments are accepted.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
 		"version"} {

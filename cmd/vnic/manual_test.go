@@ -8,8 +8,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A manual page explains the exit status of its command, the environment variables that it reads,
-// and its files.
 func TestManPagesHaveTheSectionsThatReadersLookFor(t *testing.T) {
 	root := newRoot()
 	boot, _, err := root.Find([]string{"boot"})

@@ -19,14 +19,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printed is a vnic serve, and the commands that it has printed, by the title line above each.
+// printed has the commands that a vnic serve has printed, by title.
 type printed struct {
 	*exec.Cmd
 	commands map[string]string
 }
 
-// serveAndRead starts a vnic serve with the given number of ports, in the environment env in which
-// its commands will run, too.
 func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...string) *printed {
 	t.Helper()
 	args = append([]string{"serve", "--socket-path", dir + "/s%d", "--ports", fmt.Sprint(ports)}, args...)
@@ -54,10 +52,8 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 	return nil
 }
 
-// The test runs the commands that vnic serve prints, with an image that vnic image has written, in
-// an environment without QEMU in PATH: the command for one port, and that for all ports in one
-// guest, in which the kernel's NICs are up. The program must not be a session leader: when a session leader
-// ends, the unsent output of a serial line is lost (guest-images/internal/console).
+// QEMU is not in PATH. At the end of a session leader output of a serial line can be lost
+// (guest-images/internal/console).
 //
 // Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsBoot(t *testing.T) {
@@ -75,7 +71,7 @@ func TestPrintedCommandsBoot(t *testing.T) {
 		t.Run(tt.nic, func(t *testing.T) {
 			dir := t.TempDir()
 			testkit.OK(t, os.Chmod(dir, 0o700))
-			bin := filepath.Join(dir, "bin") // the PATH, without QEMU
+			bin := filepath.Join(dir, "bin") // PATH without QEMU
 			testkit.OK(t, errors.Join(os.Mkdir(bin, 0o755), os.Symlink(vnic, filepath.Join(bin, "vnic"))))
 			env := []string{"PATH=" + bin, "HOME=" + dir, assets.EnvCache + "=" + cache, "VNIC_RUNTIME_DIR=" + dir}
 			build := exec.Command("vnic", "image", "build", "--offline", "--cache", cache, "--nic", tt.nic, "-o", dir+"/image",

@@ -16,8 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printers are the functions that may get a command's stdout or stderr, each with the reason. All
-// other output must go through show.Text, show.JSON or a note of a show.UI.
+// printers lists what may get a command's stdout or stderr, each with the reason.
 var printers = map[string]string{
 	"show.Text":               "drops what a terminal obeys",
 	"show.JSON":               "escapes it",
@@ -44,8 +43,7 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants are the functions that print by fmt, with what they print: constants, numbers, or the
-// user's own words.
+// constants lists the functions that print by fmt, and what they print.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -56,7 +54,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders are the functions that keep a stream without printing, with the use of the stream.
+// holders lists the functions that keep a stream without printing, and why.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -102,14 +100,13 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns a function's uses of a command's streams that are not in printers, constants
-// or holders.
+// goesAround returns a function's uses of a command's streams that are in none of these lists.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {
 		name = strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*") + "." + name
 	}
-	streams := map[string]bool{} // variables that hold a stream
+	streams := map[string]bool{}
 	stream := func(e ast.Expr) bool {
 		switch text := types.ExprString(e); {
 		case text == "os.Stdout", text == "os.Stderr", strings.HasSuffix(text, ".OutOrStdout()"),
@@ -119,7 +116,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 			return streams[text]
 		}
 	}
-	calls := map[ast.Expr]bool{} // streams that are arguments, or receivers
+	calls := map[ast.Expr]bool{} // arguments, or receivers
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -127,7 +124,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 				call, ok := e.(*ast.CallExpr)
 				if stream(e) || ok && types.ExprString(call.Fun) == "results" {
 					streams[types.ExprString(n.Lhs[i])] = true
-					if _, variable := n.Lhs[i].(*ast.Ident); variable { // uses of the variable are checked
+					if _, variable := n.Lhs[i].(*ast.Ident); variable {
 						calls[e], calls[n.Lhs[i]] = true, true
 					}
 				}
@@ -165,7 +162,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	return problems
 }
 
-// Negative control: prints around the filter are found.
+// The check finds such uses.
 func TestPrintsThatGoAroundAreFound(t *testing.T) {
 	for body, want := range map[string]string{
 		"show.Text(c.OutOrStdout(), r.Table)":                          "",

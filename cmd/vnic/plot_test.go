@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// onWrite calls do before it writes the first byte.
+// onWrite calls do before the first byte.
 type onWrite struct {
 	b  bytes.Buffer
 	do func()
@@ -24,7 +24,7 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// plotted runs a small run with --plot in dir, and calls do just before the report is printed.
+// plotted calls do before the report is printed.
 func plotted(ctx context.Context, dir string, do func(), more ...string) (status int, out, errs string) {
 	w := onWrite{do: do}
 	var e bytes.Buffer
@@ -34,8 +34,7 @@ func plotted(ctx context.Context, dir string, do func(), more ...string) (status
 	return status, w.b.String(), e.String()
 }
 
-// The picture is written after the report: the report is printed also if the picture cannot be
-// written.
+// The report is printed also if the picture cannot be written.
 func TestPictureThatCannotBeWritten(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := filepath.Join(t.TempDir(), "pictures")
@@ -47,7 +46,7 @@ func TestPictureThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A run that fails leaves an older picture unchanged, and no temporary file.
+// A run that fails leaves an older picture unchanged.
 func TestPictureOfNoRun(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

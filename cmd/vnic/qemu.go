@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// behindDashes is the advice where QEMU's arguments stand.
 const behindDashes = "QEMU's own arguments stand behind --, as in: vnic qemu -- --version"
 
 func qemuCommand() *cobra.Command {

@@ -16,14 +16,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The cache's QEMU runs like an installed one: with its output, errors and exit status.
-//
 // Invariant: vnic qemu: The cache's QEMU runs with its own libraries and firmware, and has its own exit status.
 func TestQEMUOfTheCacheRuns(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	qemu := func(args ...string) *exec.Cmd {
 		c := exec.Command("vnic", append([]string{"qemu", "--offline", "--cache", cache, "--"}, args...)...)
-		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // must not be used
+		c.Env = append(os.Environ(), assets.EnvQEMU+"=/no/such/qemu") // this program must not be used
 		return c
 	}
 	for _, tt := range []struct {
@@ -45,8 +43,7 @@ func TestQEMUOfTheCacheRuns(t *testing.T) {
 	}
 }
 
-// QEMU replaces the vnic process, with its streams and signals; its tree in the cache is locked
-// meanwhile.
+// The tree in the cache is locked while QEMU runs.
 func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	cache := cacheWithQEMU(t)
 	c := exec.Command("vnic", "qemu", "--offline", "--cache", cache, "--", "-M", "q35", "-display", "none", "-S", "-qmp",
@@ -79,7 +76,7 @@ func TestQEMUTakesTheProcesssPlace(t *testing.T) {
 	testkit.OK(t, c.Process.Signal(unix.SIGTERM))
 	says(`"event": "SHUTDOWN"`)
 	testkit.OK(t, c.Wait())
-	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // another test may hold it
+	if err := lock(); err != nil && !errors.Is(err, unix.EWOULDBLOCK) { // another test may hold the lock
 		t.Error(err)
 	}
 }

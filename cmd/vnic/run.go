@@ -25,7 +25,6 @@ import (
 	"vnic.dev/vnic/internal/spare"
 )
 
-// runFlags are the flags of vnic run.
 type runFlags struct {
 	mode, p2p                 string
 	guests                    []string
@@ -185,11 +184,10 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 	})
 }
 
-// takeOptions fills in the options that no flag sets by itself, also from a lab file.
 func (x *runFlags) takeOptions(c *cobra.Command) error {
 	o := &x.options
 	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-		o.Sabotage = "''" // no name either
+		o.Sabotage = "''" // an empty name was given, which is not valid either
 	}
 	if !c.Flags().Changed("seed") {
 		o.Seed = uint64(rand.Uint32())
@@ -213,7 +211,6 @@ func (x *runFlags) takeOptions(c *cobra.Command) error {
 	return nil
 }
 
-// setGuests parses --guest: how guests run, and which guest of a lab file runs on this host.
 func setGuests(o *run.Options, words []string) error {
 	guest := ""
 	for _, w := range words {
@@ -231,14 +228,13 @@ func setGuests(o *run.Options, words []string) error {
 	return nil
 }
 
-// takeLab reads a lab file, and sets the options' guests to the file's, or to the guest that --guest
-// names.
+// takeLab sets the guests to a lab file's, or to the one that --guest names.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	refused := []string{"p2p"}
 	if o.Half == "" {
 		refused = append(refused, "uplink")
 	} else {
-		spare.JobBegins() // no spare process repeats the job: the other host would not repeat its part
+		spare.JobBegins() // the other host would not repeat its part
 	}
 	l, err := loadLab(c, name, o.LabMemory, refused...)
 	if err != nil {
@@ -260,39 +256,33 @@ func takeLab(c *cobra.Command, o *run.Options, name string) error {
 		o.Seed = *l.Seed
 	}
 	sow(l, o.Seed)
-	if len(o.Uplinks) == 0 { // on one of two hosts, --uplink replaces the file's uplinks
+	if len(o.Uplinks) == 0 { // --uplink replaces the file's uplinks
 		o.Uplinks = l.UplinksOf(o.Half)
 	}
 	o.Take(l, o.Rails)
 	return nil
 }
 
-// sourceFlags adds the flags for the sources of QEMU and the kernel, and for whether they may be
-// fetched.
 func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 	placeFlags(f, o)
 	offlineFlag(f, o)
 }
 
-// offlineFlag adds --offline: vnic fetches nothing.
 func offlineFlag(f *pflag.FlagSet, o *assets.Options) {
 	f.BoolVar(&o.Offline, "offline", false, "use what is in the cache, fetch nothing")
 }
 
-// placeFlags adds the flags for the sources of QEMU and the kernel.
 func placeFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
 }
 
-// kernelFlags adds the flags for the source of the kernel.
 func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
 	mirrorFlags(f, o)
 }
 
-// mirrorFlags adds the flags for the mirror, its keyring and the cache.
 func mirrorFlags(f *pflag.FlagSet, o *assets.Options) {
 	cacheFlag(f, &o.CacheDir)
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
@@ -336,8 +326,6 @@ func pictureFormat(c *cobra.Command, file string) (format string, err error) {
 	return format, err
 }
 
-// labTitle returns a lab's name for the title of a picture: the file's name without directory and
-// extension.
 func labTitle(name string) string {
 	if name == "" {
 		return ""

@@ -24,11 +24,10 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// selftestFlags are the flags of vnic selftest.
 type selftestFlags struct {
 	verbose, list, asJSON, table bool
 	junit, fault                 string
-	seed                         uint64 // of the fault
+	seed                         uint64 // seed of the fault
 	options                      selftest.Options
 }
 
@@ -157,7 +156,6 @@ func (x *selftestFlags) run(c *cobra.Command, args []string) error {
 	return err
 }
 
-// reportSelftest prints a run, and returns the exit status.
 func reportSelftest(c *cobra.Command, res *kselftest.Run, asJSON bool, xml *live.Draft) (status int, err error) {
 	j, err := expect.Judge(res)
 	if err != nil {

@@ -28,8 +28,7 @@ const capabilitiesFlag = "--print-capabilities"
 
 const memoryMaxFlag = "print-memory-max"
 
-// backendArgs returns the command's arguments, with the subcommand serve if the program was started by the name of a
-// backend.
+// backendArgs adds serve if the program was started by the name of a backend.
 func backendArgs(args []string) []string {
 	if filepath.Base(args[0]) == serve.BackendName {
 		return append([]string{"serve"}, args[1:]...)
@@ -37,14 +36,12 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// asksCapabilities reports whether serve has --print-capabilities. Then other arguments, unknown
-// ones too, have no effect: "Other options and arguments should be ignored" (vhost-user.rst,
-// "Backend program conventions").
+// With --print-capabilities "other options and arguments should be ignored" (vhost-user.rst, "Backend program
+// conventions").
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
 
-// serveFlags are the flags of vnic serve.
 type serveFlags struct {
 	paths                         []string
 	labName, p2p, imageDir        string
@@ -181,7 +178,7 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	}
 	o.Ready = func(r *serve.Report) error { return show.Report(out, x.asJSON, r, r.Print) }
 	seedLinks(c, o.Lab, &o.Impair, note)
-	for _, fd := range o.FDs { // the broker, which l.Run starts, must not inherit them
+	for _, fd := range o.FDs { // the broker must not inherit them
 		unix.CloseOnExec(fd)
 	}
 	return l.Run(c, &o.Common, o.BrokerConfig, func(ctx context.Context) error {
@@ -193,7 +190,6 @@ func (x *serveFlags) run(c *cobra.Command, _ []string) error {
 	})
 }
 
-// takeOptions fills in the options that no flag sets by itself: the ports and their sockets, also of a lab file.
 func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 	o := &x.options
 	if x.labName != "" {
@@ -218,8 +214,7 @@ func (x *serveFlags) takeOptions(c *cobra.Command) (err error) {
 	return nil
 }
 
-// imageToBoot finds the image that the printed commands boot; nil: none. Without --image it returns the default
-// directory's image only if that fits the NIC's model.
+// imageToBoot returns the image that the printed commands boot; nil: none.
 func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	given := c.Flags().Changed("image")
 	switch {

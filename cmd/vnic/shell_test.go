@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cacheWithQEMU returns a cache with QEMU and a kernel; if there is none the test is skipped.
+// cacheWithQEMU returns a cache with QEMU and a kernel, or skips the test.
 func cacheWithQEMU(t *testing.T) string {
 	t.Helper()
 	testkit.Boots(t)
@@ -37,8 +37,7 @@ func cacheWithQEMU(t *testing.T) string {
 	return dir
 }
 
-// atNight skips a test that runs in make test-all only: it boots guests, and other tests cover most
-// of it.
+// atNight skips a test outside make test-all.
 func atNight(t *testing.T) {
 	t.Helper()
 	if !testkit.Long() {
@@ -46,11 +45,11 @@ func atNight(t *testing.T) {
 	}
 }
 
-// screenOf is a vnic on a pseudoterminal.
+// screenOf is a vnic that runs on a pseudoterminal.
 type screenOf struct {
 	*exec.Cmd
 	t      *testing.T
-	keys   *os.File // written: typed keys; read: the terminal's output
+	keys   *os.File // a pseudoterminal's master
 	tty    *os.File
 	before unix.Termios
 	seen   []byte
@@ -72,7 +71,7 @@ func startOnTerminal(t *testing.T, args ...string) *screenOf {
 	return s
 }
 
-// until reads the terminal's output until it contains words.
+// until reads output until it contains words.
 func (s *screenOf) until(words string) {
 	s.t.Helper()
 	b := make([]byte, 4096)
@@ -89,8 +88,7 @@ func (s *screenOf) types(keys string) {
 	testkit.Must(s.keys.WriteString(keys))(s.t)
 }
 
-// ends waits for vnic's end, and returns the exit status. It checks that the terminal's settings
-// are as before.
+// ends returns vnic's exit status, and checks that the terminal's settings are as before.
 func (s *screenOf) ends() int {
 	s.t.Helper()
 	shown := make(chan []byte)
@@ -102,7 +100,7 @@ func (s *screenOf) ends() int {
 	if after := *testkit.Must(unix.IoctlGetTermios(int(s.tty.Fd()), unix.TCGETS))(s.t); after != s.before {
 		s.t.Errorf("the terminal is %+v, and was %+v", after, s.before)
 	}
-	testkit.OK(s.t, s.tty.Close()) // this ends ReadAll
+	testkit.OK(s.t, s.tty.Close())
 	s.seen = append(s.seen, <-shown...)
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -111,7 +109,6 @@ func (s *screenOf) ends() int {
 	return s.ProcessState.ExitCode()
 }
 
-// shows checks how often the terminal's output contains words.
 func (s *screenOf) shows(words string, times int) {
 	s.t.Helper()
 	if n := bytes.Count(s.seen, []byte(words)); n != times {
@@ -121,7 +118,7 @@ func (s *screenOf) shows(words string, times int) {
 
 const left = "\x1b[31mvnic:\x1b[0m left by Ctrl-] q\r\n"
 
-// Keys typed while a guest boots are not echoed into vnic's progress line, and reach the guest's shell.
+// Typed keys are not echoed into the progress line.
 //
 // Invariant: vnic boot: Keys that are typed while a guest boots reach its program.
 func TestKeysTypedAheadReachTheShell(t *testing.T) {
@@ -165,7 +162,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 				testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0))
 			}
 		}
-		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than the buffers on the way to the guest can hold
+		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than the buffers on the way hold
 		s.types("\x1dq")
 		testkit.Equal(t, "status", s.ends(), exitFailed)
 		s.shows(left, 1)
@@ -187,8 +184,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 	})
 }
 
-// runAndSee runs a vnic to its end; for each write to stderr it calls saw with everything written
-// so far.
+// runAndSee calls saw with the stderr so far at each write.
 func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)
@@ -219,9 +215,6 @@ func exitOf(c *exec.Cmd, err error) (int, error) {
 	return c.ProcessState.ExitCode(), nil
 }
 
-// With several guests the end of each is reported at once, and --end decides whether the others
-// continue.
-//
 // Invariant: vnic boot: The end of one guest of several is reported at once.
 func TestEndOfOneGuestOfSeveral(t *testing.T) {
 	const first = "note: guest1 has ended: exit status 3; "
@@ -238,7 +231,7 @@ func TestEndOfOneGuestOfSeveral(t *testing.T) {
 			close(held)
 		}()
 		var once sync.Once
-		status, notes := runAndSee(t, func(notes string) { // guest0 continues when guest1's end has been reported
+		status, notes := runAndSee(t, func(notes string) { // guest0 ends only after the report
 			if strings.Contains(notes, first+"guest0 still runs\n") {
 				once.Do(func() {
 					if c := <-held; c != nil {
@@ -293,7 +286,7 @@ func TestTimeLimit(t *testing.T) {
 	})
 }
 
-// Scripts in languages of this machine run in a guest, with their interpreter and its library.
+// Scripts come with their interpreters' libraries.
 func TestScriptsBringTheirInterpreters(t *testing.T) {
 	atNight(t)
 	for _, name := range []string{"python3", "/usr/bin/perl"} {

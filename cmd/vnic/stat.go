@@ -57,7 +57,7 @@ user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root:
 	return c
 }
 
-// statOf asks a vnic for a snapshot: the process that args name, or the only one running.
+// statOf asks the process in args, or the only vnic.
 func statOf(c *cobra.Command, args []string) (*stat.Snapshot, error) {
 	if len(args) == 1 {
 		pid, err := strconv.Atoi(args[0])
@@ -81,7 +81,6 @@ func statOf(c *cobra.Command, args []string) (*stat.Snapshot, error) {
 	return nil, usagef(c, "%d are running: say which%s", len(found), list.String())
 }
 
-// metricsFlag adds --metrics.
 func metricsFlag(f *pflag.FlagSet, o *stat.Options) {
 	f.StringVar(&o.Metrics, "metrics", "", "serve Prometheus metrics at this HOST:PORT while it runs")
 }

@@ -9,9 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serve accepts the flags in systemd's unit, with the defaults and with the values that the
-// unit's comments propose. (test/17-install.sh lets systemd check the unit's directives and
-// exposure; in test/28-unit.sh systemd starts it.)
+// vnic serve accepts the flags in systemd's unit.
 func TestUnitStartsWhatServeTakes(t *testing.T) {
 	unit := string(testkit.Must(os.ReadFile("../../packaging/vnic@.service"))(t))
 	value := func(key string) string {

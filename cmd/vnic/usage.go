@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usageError is an error for wrong use of a command.
 type usageError struct {
 	command string
 	error
@@ -28,8 +27,6 @@ func usagef(c *cobra.Command, format string, args ...any) error {
 	return misuse(c, fmt.Errorf(format, args...))
 }
 
-// misuseIf marks an error that is or wraps an E as wrong use of the command, and returns other
-// errors unchanged.
 func misuseIf[E error](c *cobra.Command, err error) error {
 	if _, wrong := errors.AsType[E](err); wrong {
 		return misuse(c, err)
@@ -37,8 +34,7 @@ func misuseIf[E error](c *cobra.Command, err error) error {
 	return err
 }
 
-// isCobraUsage reports whether an error is one of cobra's errors for wrong arguments, which have no
-// type of their own.
+// isCobraUsage compares texts: cobra's errors have no type.
 func isCobraUsage(err error) bool {
 	s := err.Error()
 	for _, p := range []string{"unknown command", "accepts ", "requires at least", "if any flags in the group",
@@ -50,8 +46,6 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-// helpTemplate prints a command's description and then usageTemplate, which begins with the
-// examples.
 const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
 
 {{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`

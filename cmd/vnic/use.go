@@ -18,26 +18,23 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// use has the common part of the commands that use device memory: options and flags of the guests in a session.Set.
+// use is the common part of the commands that use device memory.
 type use struct {
 	opt      *session.Options
-	complete func() error // the command's function that derives and checks its options
+	complete func() error // derives and checks options
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
-	unused           []string // keys of the lab file that the command ignores
+	unused           []string // keys of the lab file
 	asJSON, verbose  bool
 	live             live.Command
 }
 
-// newUse makes a use with the defaults of its flags.
 func newUse(command string, o *session.Options, complete func() error) *use {
 	return &use{opt: o, complete: complete, progress: (*show.UI).Progress, mode: strings.Join(o.Modes, ","), guest: "qemu",
 		live: live.New(command)}
 }
 
-// flags adds the flags that all these commands have, after the flags that the command itself has
-// added.
 func (u *use) flags(c *cobra.Command) {
 	f, o := c.Flags(), u.opt
 	if len(o.Modes) > 0 {
@@ -65,7 +62,6 @@ func (u *use) flags(c *cobra.Command) {
 	f.BoolVarP(&u.verbose, "verbose", "v", false, "log what happens")
 }
 
-// check sets the options that depend on several flags, and checks all options.
 func (u *use) check(c *cobra.Command) error {
 	if err := u.live.Check(); err != nil {
 		return misuse(c, err)
@@ -96,7 +92,6 @@ func (u *use) check(c *cobra.Command) error {
 	return misuse(c, u.complete())
 }
 
-// takeLab sets the guests to the lab file's.
 func (u *use) takeLab(c *cobra.Command) error {
 	l, err := loadLab(c, u.lab, func(l *labfile.Lab) uint64 { return l.Memory(!u.opt.InProc) }, "nic")
 	if err != nil {
@@ -111,20 +106,18 @@ func (u *use) takeLab(c *cobra.Command) error {
 		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
-	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // without the flag, the command's own number stays
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // the command's own number stays
 		u.opt.Guests = 0
 	}
 	return nil
 }
 
-// report is the result that runUse prints.
 type report interface {
 	Table(w io.Writer) error
 	SetCapture(p *pcap.Report)
 }
 
-// runUse calls do with the sandbox, progress, counters and a capture, and prints the report that do returns; u.check
-// must have succeeded before. The report is nil if there is none; do may return both a report and an error.
+// runUse calls do, and prints its report, if there is one; u.check must have succeeded before.
 func runUse[R any, P interface {
 	*R
 	report
@@ -154,8 +147,7 @@ func runUse[R any, P interface {
 	})
 }
 
-// results returns the writer for a command's results: stdout, or stderr if the capture goes to
-// stdout.
+// results returns where to print results: stderr if the capture goes to stdout.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {

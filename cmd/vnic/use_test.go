@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A note names the parts of a lab file that a command does not use.
 func TestUseSaysWhatOfALabItLeavesOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lab.yaml")
 	testkit.OK(t, os.WriteFile(path, []byte(`guests: {a: {sockets: [{name: s}],

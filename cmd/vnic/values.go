@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// flagValues are the words that a flag takes in any command, for shell completion and for "did you mean". The command
-// itself checks the value.
+// flagValues lists the values of flags, for shell completion and "did you mean".
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},
@@ -35,7 +34,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues are flags that also take values other than their words in flagValues.
+// openValues names the flags that take other values, too.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {
@@ -45,11 +44,8 @@ func faultNames() (names []string) {
 	return names
 }
 
-// directoryFlags are flags whose value is a directory.
 var directoryFlags = map[string]bool{"log-dir": true, "modules": true, "headers": true, "cache": true, "log": true,
 	"source": true,
 	"tests":  true}
 
-// values combines flagValues, openValues and directoryFlags, for shell completion and for "did you
-// mean".
 var values = hints.Values{Words: flagValues, Open: openValues, Directories: directoryFlags}

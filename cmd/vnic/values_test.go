@@ -13,7 +13,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// ran runs a command in this process, and returns its status and output.
 func ran(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	status = realMain(context.Background(), args, &out, &errs)
@@ -56,7 +55,6 @@ func TestFlagAndCommandPrintTheSameVersion(t *testing.T) {
 	}
 }
 
-// A shell completes the values of flags with a fixed set, and no file names for numbers.
 func TestShellsCompleteValuesOfFlags(t *testing.T) {
 	seen := map[string]bool{}
 	var walk func(c *cobra.Command)

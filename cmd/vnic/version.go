@@ -20,7 +20,6 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// printVersion prints the version, for the command version and the flag --version.
 func printVersion(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "vnic %s, %s %s/%s\n", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err

@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// RecvDevmem of data in host memory does not allocate, also when it waits.
 func TestReceiveAllocatesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	c, h := pair(t, td)

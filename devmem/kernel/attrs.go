@@ -6,11 +6,10 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// attrs are netlink attributes of a request, in this order.
+// attrs are netlink attributes, in this order.
 type attrs []attr
 
-// attr is an attribute of a request. Its value is a number, which is encoded in the width of its Go
-// type, a string, nested attributes, or nil for a flag.
+// attr has a value: a number, whose Go type has the encoded width, a string, nested attrs, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -33,12 +32,11 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields are the attributes to read from a message, by type. A value is a pointer to the variable for
-// a number or a string, the fields of a nested attribute, the start of a struct, or a function that
-// reads the attribute.
+// fields maps an attribute's type to where its value goes: a pointer to a number or string, nested fields, a
+// start, or a function.
 type fields map[uint16]any
 
-// start is a pointer to the variable for the number with which a struct begins.
+// start is a pointer to the number with which a struct begins.
 type start struct{ number any }
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {
@@ -53,7 +51,7 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 		case *string:
 			*f = ad.String()
 		case start:
-			_, _ = binary.Decode(ad.Bytes(), native, f.number) // a struct that is too short is skipped
+			_, _ = binary.Decode(ad.Bytes(), native, f.number) // nothing is stored if the struct is too short
 		case fields:
 			ad.Nested(func(ad *netlink.AttributeDecoder) error { f.decode(ad); return nil })
 		case func(*netlink.AttributeDecoder):
@@ -62,7 +60,7 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// number decodes attributes of type "uint", which have 4 or 8 bytes.
+// number decodes type "uint", of 4 or 8 bytes.
 func number(ad *netlink.AttributeDecoder) uint64 {
 	if len(ad.Bytes()) == 8 {
 		return ad.Uint64()

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkReceive receives over the loopback; the reference, net, is Go's own sockets.
+// The case "net" measures Go's own sockets, for comparison.
 func BenchmarkReceive(b *testing.B) {
 	frags := make([]devmem.Frag, 64)
 	benchReceive(b, "recvdevmem", func(c *Conn, h net.Conn) (func(p []byte) (int, error), net.Conn) {

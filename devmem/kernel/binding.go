@@ -14,30 +14,29 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages is the minimum number of pages for a bound queue. Drivers post buffers to the NIC in batches
-// (gve: of 32), so a queue with too few pages never receives; Linux binds such a queue all the same.
+// minPages is the least number of pages for each bound queue: drivers post buffers in batches (gve: of 32), so
+// a queue with fewer pages may never receive.
 const minPages = 64
 
-// binding is a buffer bound for receive or transmit.
 type binding struct {
 	d    *Device
 	id   uint32
 	tx   bool
 	buf  *buffer
 	mem  *dmabuf
-	nl   *genl // the kernel ends the binding when this socket is closed
+	nl   *genl // closing it makes the kernel end the binding
 	done chan struct{}
 
 	closed atomic.Bool // written under d.mu
 
-	// fields of a receive binding
+	// Fields of a receive binding.
 	queues []int
 	held   atomic.Int64 // tokens that users hold
 
-	// fields of a transmit binding
-	base  uint64       // added to offsets: 0, except in tests
-	host  bool         // for tests: the memory is the host's at address base, and the kernel has no binding
-	sends atomic.Int64 // sends that are not complete
+	// Fields of a transmit binding.
+	base  uint64       // added to offsets; 0 except in tests
+	host  bool         // for tests: memory of the host, without a kernel's binding
+	sends atomic.Int64 // incomplete calls of SendDevmem
 }
 
 func (b *binding) ID() uint32            { return b.id }
@@ -65,16 +64,14 @@ func (b *binding) close() error {
 	return nil
 }
 
-// Limits of the pause between two checks whether the memory of a closed binding is in use. A
-// goroutine (watch) must poll, because the end of the use causes no event.
+// Limits of the pause between two checks of a closed binding's memory, whose end of use causes no event.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use, or Device.Close ends the wait
-// after closeTime. While the memory stays in use, watch calls runQueued at intervals: packets that
-// wait because another process has restarted a queue may hold the memory.
+// watch waits until the closed binding's memory is no longer in use. Packets that have waited since a queue was
+// restarted may use the memory, so watch calls runQueued at intervals.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())
@@ -90,8 +87,7 @@ func (b *binding) watch() {
 			continue
 		case <-t.C:
 		}
-		// The kernel's binding references the dma-buf while a queue, a packet or a token uses the binding
-		// (net/core/devmem.c:__net_devmem_dmabuf_binding_free). The kernel has no other sign of that use.
+		// Only a binding in use has a reference (net/core/devmem.c:__net_devmem_dmabuf_binding_free).
 		if n, err := b.d.refs(b.mem.fd); err == nil && n <= b.mem.refs {
 			break
 		}
@@ -105,8 +101,7 @@ func (b *binding) watch() {
 	close(b.done)
 }
 
-// runQueued makes the interface send packets, of any process, that wait there since a receive queue was
-// restarted (kick.go).
+// runQueued makes the interface send packets, of any process, that wait there (kick.go).
 func (d *Device) runQueued() {
 	switch n, err := d.kick(); {
 	case err != nil:
@@ -116,7 +111,7 @@ func (d *Device) runQueued() {
 	}
 }
 
-// putBack returns the dma-buf to its buffer, for a later binding, or closes it. Under d.mu.
+// putBack keeps the dma-buf for a later binding of its buffer, or closes it. Under d.mu.
 func (b *binding) putBack() {
 	if b.buf.spare == nil && !b.buf.closed {
 		b.buf.spare = b.mem
@@ -125,14 +120,13 @@ func (b *binding) putBack() {
 	}
 }
 
-// bindings returns the bindings that are not done.
 func (d *Device) bindings() iter.Seq[*binding] {
 	return func(yield func(*binding) bool) {
 		d.binds.Range(func(_, b any) bool { return yield(b.(*binding)) })
 	}
 }
 
-// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding if there is none.
+// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -140,7 +134,7 @@ func (d *Device) rxBinding(id uint32) *binding {
 	return foreignBinding
 }
 
-// txBinding returns the transmit binding with an id; nil if there is none, or it is closed.
+// txBinding returns the open transmit binding with an id, or nil.
 func (d *Device) txBinding(id uint32) *binding {
 	v, ok := d.binds.Load(id)
 	if b, _ := v.(*binding); ok && b.tx && !b.closed.Load() {
@@ -149,8 +143,7 @@ func (d *Device) txBinding(id uint32) *binding {
 	return nil
 }
 
-// bind makes a binding of a buffer by a netlink command; check returns an error if the buffer
-// cannot be bound, and prepares the interface.
+// bind makes a binding of a buffer by a netlink command, after check.
 func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buffer) error) (*binding, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -177,7 +170,6 @@ func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buff
 	return nil, err
 }
 
-// buffer returns b as a *buffer, or an error if b is closed or not this device's.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	buf, ok := b.(*buffer)
 	if !ok || buf.d != d || buf.closed {
@@ -192,7 +184,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 	defer d.mu.Unlock()
 	restarts := false
 	defer func() {
-		if restarts { // after an error too
+		if restarts { // even if the command has failed
 			d.runQueued()
 		}
 	}()
@@ -221,7 +213,8 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind returns the errors of a binding that Linux would allow, or reports in another way. Under d.mu.
+// checkBind returns errors for bindings that Linux would allow, or would refuse with another error. The caller
+// holds d.mu.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	if err != nil && len(queues) > 0 {
@@ -237,9 +230,8 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return buf.CheckRX(len(queues), minPages, all)
 }
 
-// enableSplit makes all queues split headers from payload, for packets of any size, unless an earlier
-// call has done so. It sets the split even if the split is on already: rings-get may report the driver's
-// state, but the kernel checks the configured value.
+// enableSplit makes all queues split headers from payload, in packets of any size. It sets the split even if it
+// is reported as on: the kernel checks the configured value.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

@@ -15,11 +15,11 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// dmabuf is an open dma-buf that one binding may use.
+// dmabuf is a dma-buf for one binding at a time.
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // number of references apart from the kernel's binding
+	refs    int64 // number of references without the kernel's binding
 }
 
 func (b *dmabuf) close() error {
@@ -30,8 +30,7 @@ func (b *dmabuf) close() error {
 	return err
 }
 
-// dmabufRefs returns the number of references to a dma-buf
-// (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
+// dmabufRefs returns a dma-buf's number of references (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
 func dmabufRefs(fd int) (int64, error) {
 	f, err := os.Open("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
@@ -46,13 +45,11 @@ func dmabufRefs(fd int) (int64, error) {
 	return 0, fmt.Errorf("descriptor %d is not of a dma-buf: %w", fd, syscall.EINVAL)
 }
 
-// buffer is a devmem.Buffer.
 type buffer struct {
 	devmembase.Region
 	d *Device
 
-	// under d.mu
-	spare  *dmabuf // a dma-buf of this buffer that no binding uses; nil: none
+	spare  *dmabuf // a dma-buf that no binding uses, or nil
 	closed bool
 }
 
@@ -78,8 +75,7 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a new dma-buf of the buffer. Each binding has a separate dma-buf, so that the number of
-// references shows the use by that binding.
+// export makes a dma-buf of the buffer; each binding needs its own, whose references show that it is in use.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
@@ -95,7 +91,6 @@ func (b *buffer) export() (*dmabuf, error) {
 	return m, nil
 }
 
-// take returns the spare dma-buf, or a new one, for a binding.
 func (b *buffer) take() (*dmabuf, error) {
 	if m := b.spare; m != nil {
 		b.spare = nil

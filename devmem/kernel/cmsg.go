@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Control messages are in the host's byte order.
+// native is the byte order of control messages.
 var native = binary.NativeEndian
 
 const (
@@ -20,11 +20,10 @@ const (
 	tokenLen     = 8 // struct dmabuf_token
 	txSpace      = cmsgHdrLen + 8
 	extendedErr  = 16  // struct sock_extended_err (include/uapi/linux/errqueue.h)
-	completeRoom = 256 // enough for the control messages of one completion: sock_extended_err and an address
+	completeRoom = 256 // bytes for the control messages of a completion
 )
 
-// nextCmsg splits the first control message off b: its length field counts its header and data, and
-// the rest begins at the next multiple of 8.
+// nextCmsg splits the first control message off b. Messages begin at multiples of 8.
 func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	if len(b) < cmsgHdrLen {
 		return 0, 0, nil, nil, fmt.Errorf("control message: %d bytes: %w", len(b), syscall.EPROTO)
@@ -37,8 +36,7 @@ func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	return level, kind, b[cmsgHdrLen:n], b[min((n+7)&^7, uint64(len(b))):], nil
 }
 
-// parseFrags fills frags, in stream order, from the control messages of received data. It returns the
-// number of frags, and how many bytes of them are linear.
+// parseFrags fills frags from control messages; linear is the number of bytes in Linear frags.
 func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) {
 	for len(control) > 0 {
 		var level, kind int32
@@ -47,7 +45,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // a time stamp, or another message that an option enabled
+			continue // another option of the socket caused this message
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
@@ -68,7 +66,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 	return n, linear, nil
 }
 
-// encodeTokens writes the argument of SO_DEVMEM_DONTNEED and returns its length.
+// encodeTokens writes the argument of SO_DEVMEM_DONTNEED.
 func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.TokenRange) int {
 	for i, r := range ranges {
 		native.PutUint32(b[i*tokenLen:], r.Start)
@@ -77,7 +75,7 @@ func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.Tok
 	return len(ranges) * tokenLen
 }
 
-// txCmsg returns the control message that names a transmit binding.
+// txCmsg writes to b the control message that names a transmit binding.
 func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	native.PutUint64(b[0:], cmsgHdrLen+4)
 	native.PutUint32(b[8:], unix.SOL_SOCKET)
@@ -87,11 +85,11 @@ func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	return b[:]
 }
 
-// seqRange is the sends with numbers lo to hi, both included. The numbers wrap around: hi may be less than lo.
+// seqRange is lo to hi, both included; numbers wrap around.
 type seqRange struct{ lo, hi uint32 }
 
-// parseCompletion parses the control messages of an entry of the error queue: a completion of zerocopy
-// sends (Documentation/networking/msg_zerocopy.rst). ok is false for other entries.
+// parseCompletion parses a completion of zerocopy sends (Documentation/networking/msg_zerocopy.rst). ok is
+// false for other entries of the error queue.
 func parseCompletion(control []byte) (r seqRange, ok bool, err error) {
 	for len(control) > 0 {
 		var level, kind int32

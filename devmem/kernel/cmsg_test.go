@@ -20,7 +20,6 @@ var someFrags = []devmem.Frag{
 	{Kind: devmem.Linear, Size: 100},
 }
 
-// putFrag appends the control message of a frag to b: the inverse of parseFrags.
 func putFrag(b []byte, f devmem.Frag) []byte {
 	var c [fragSpace]byte
 	kind := uint32(scmDevmemDmabuf)
@@ -44,7 +43,6 @@ func controlOf(fs ...devmem.Frag) (b []byte) {
 	return b
 }
 
-// other returns a control message of another kind.
 func other(level, kind uint32, data ...byte) []byte {
 	b := make([]byte, (cmsgHdrLen+len(data)+7)&^7)
 	native.PutUint64(b, uint64(cmsgHdrLen+len(data)))
@@ -139,8 +137,7 @@ func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	}
 }
 
-// parseFrags either parses all control messages or returns an error, and returns at most one frag for
-// each message; parsed frags that are encoded again parse to the same frags.
+// Encoding parsed frags and parsing them again gives the same frags.
 func FuzzControlMessages(f *testing.F) {
 	f.Add(controlOf(someFrags...))
 	f.Add(completion(unix.SOL_IP, unix.IP_RECVERR, 0, unix.SO_EE_ORIGIN_ZEROCOPY, 1, 2))

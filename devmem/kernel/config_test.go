@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// configuration is the part of an interface's configuration that a device may change.
+// configuration holds the settings of an interface that a device may change.
 type configuration struct {
 	split  dataSplit
 	thresh uint32
@@ -47,14 +47,12 @@ func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	return b
 }
 
-// bindRX binds 1 MiB to queues.
 func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	t.Helper()
 	b := testkit.Must(td.BindRX(td.buffer(t, 0, 1<<20), queues...))(t)
 	return b.(*binding)
 }
 
-// isDone reports whether a binding is done.
 func isDone(b devmem.Binding) bool {
 	select {
 	case <-b.Done():
@@ -68,7 +66,6 @@ func flowTo(port uint16) devmem.Flow {
 	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
 }
 
-// useAll makes a change of each kind that Close undoes.
 func useAll(t *testing.T, td *testDevice) {
 	t.Helper()
 	td.bindRX(t, 1, 3)
@@ -130,7 +127,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 	}
 	for _, c := range []struct {
 		err   error
-		says  string // part of the kernel's message
+		says  string // a part of the kernel's message
 		means bool
 	}{
 		{refusal(syscall.EOPNOTSUPP, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", true},
@@ -146,7 +143,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says)
 			testkit.Equal(t, fmt.Sprintf("%v says what it means", err), strings.Contains(err.Error(), means), c.means)
 		}
-		td.nic.refusal = nil // the NIC accepts the next binding
+		td.nic.refusal = nil
 		td.bindRX(t, 1)
 		testkit.OK(t, td.Close())
 	}
@@ -169,7 +166,7 @@ func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
 	wantErr(t, "no buffer", errOf(td.BindRX(nil, 1)), syscall.EBADF)
 	td.nic.mu.Lock()
 	td.nic.split = splitOn
-	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // another process's
+	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // a binding of another process
 	td.nic.mu.Unlock()
 	wantErr(t, "bound by another", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.EEXIST)
 	td.nic.let(99)
@@ -199,8 +196,6 @@ func TestRuleOnTheWire(t *testing.T) {
 	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
-// A binding is done when the kernel has released its dma-buf, not before.
-//
 // Invariant: devmem/kernel: A binding is done when the kernel has released its memory.
 func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
@@ -221,8 +216,7 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Close of the device, and not Close of a binding, makes the interface drop packets that it has not
-// sent, so that it no longer uses their memory.
+// Unsent packets may use memory: Close of the device makes the interface drop them.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)
@@ -277,8 +271,7 @@ func TestStats(t *testing.T) {
 	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
-// A device tracks tokens by the kernel's rules: the kernel issues the lowest free number first, and looks
-// up at most 1024 in a call.
+// The kernel issues the lowest free token first.
 //
 // Invariant: devmem/kernel: The issued tokens are tracked.
 func TestTokensAreFollowed(t *testing.T) {
@@ -290,7 +283,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	// a token of another program's binding; a number too high to be recorded
+	// Tokens of another program's binding, and tokens too high to be recorded.
 	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
@@ -310,7 +303,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// With Options.Alone a new device deletes the flow rules of a process that was killed.
+// A process that was killed has left these rules.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

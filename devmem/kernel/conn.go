@@ -24,7 +24,7 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // stall limit in nanoseconds; 0: none
+	stall         atomic.Int64 // limit in nanoseconds
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
@@ -44,7 +44,7 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns a connected socket. After an error the socket is closed.
+// newConn makes a Conn that owns s, and closes s after an error.
 func (d *Device) newConn(s *sock) (*Conn, error) {
 	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
 	var local, remote unix.Sockaddr
@@ -53,7 +53,7 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		local, lerr = unix.Getsockname(fd)
 		remote, rerr = unix.Getpeername(fd)
 		if lerr != nil || rerr != nil {
-			err = syscall.ECONNABORTED // the peer reset the connection before newConn read the addresses
+			err = syscall.ECONNABORTED // the peer reset the connection meanwhile
 		}
 		return errors.Join(err,
 			os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
@@ -71,15 +71,14 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig. It returns an error when the connection is closed, when d is closed (a deadline
-// has passed), or when the connection stalls.
+// wait waits for sig to be signalled, or returns an error: d is closed when a deadline has passed.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt calls f, and again after a signal from sig, while f returns EAGAIN and wait returns no error.
+// attempt calls f until it does not return EAGAIN, and waits for sig before each new call.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -94,10 +93,9 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails returns err, and records it if it is an error with which a connection fails: Linux reports such
-// an error only to one call, and later receives and ReadCompletion return the recorded one.
+// fails records an error with which a connection fails: Linux reports it only once.
 func (c *Conn) fails(err error) error {
-	if err == nil { // checked before the declaration of e, which would allocate
+	if err == nil { // without this condition e would be allocated on the heap
 		return nil
 	}
 	var e syscall.Errno
@@ -111,7 +109,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end returns the error of a stream that has ended: the recorded error of the connection, or io.EOF.
+// end returns the error for a stream that has ended.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -155,7 +153,7 @@ func (c *Conn) Close() error {
 func (c *Conn) close() error {
 	lingers := false
 	err := c.s.on(func(fd int) error {
-		c.tokens.release(fd) // Linux would keep the tokens until it destroys the socket
+		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
 		if lingers = c.shouldLinger(fd); !lingers {
 			c.count(fd)
 		}

@@ -14,39 +14,36 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter exports device memory as dma-bufs: a GPU driver, or [UDMABuf] on a machine without a
-// GPU.
+// Exporter exports device memory as dma-bufs: the driver of a GPU, or [UDMABuf].
 type Exporter interface {
-	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, keeps it
-	// open while it uses the memory, and calls release, which may be nil, after it has closed fd.
-	// Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and calls release,
+	// which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
 // Options of Open.
 type Options struct {
-	Interface string       // a network interface's name, in the network namespace of the calling thread
+	Interface string       // in the calling thread's network namespace
 	Buffers   Exporter     // nil: Register returns ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone means that no other process has flow rules on the interface: existing rules are left
-	// over from a process that was killed, and Open deletes them.
+	// Alone means that no other process has flow rules on the interface: Open deletes existing ones.
 	Alone bool
 }
 
-// Device is a devmem.Device: a network interface, and the kernel's stack on it.
+// Device is a devmem.Device: a network interface, and the kernel's stack.
 type Device struct {
 	name     string
 	index    int
 	exporter Exporter
 	log      *slog.Logger
 	dial     dialFunc
-	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
+	ioctl    func(b []byte) error // SIOCETHTOOL
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // goroutines that watch bindings, or keep the sockets of connections that linger
-	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
+	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets
+	giveUp   chan struct{}  // closed when watching bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // makes the interface drop the packets that it has not sent
+	flush    func() error   // makes the interface drop packets that wait there
 	kick     func() (int, error)
 	count    counters
 
@@ -65,17 +62,16 @@ type Device struct {
 	once sync.Once
 }
 
-// undo has the settings of the interface from before the device's changes, which Close restores.
+// undo has the settings before the device's changes.
 type undo struct {
-	rings  *rings   // the reported ring settings; nil: not changed
+	rings  *rings   // nil: not changed
 	ntuple bool     // ntuple was off
-	rss    []uint32 // the RSS table, empty for the driver's default; nil: not changed
+	rss    []uint32 // empty: the driver's default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
 
-// Open opens a network interface. It changes nothing there, except for Options.Alone, until a
-// method needs it.
+// Open opens a network interface. Apart from Options.Alone it changes nothing there.
 func Open(o Options) (*Device, error) {
 	ifc, err := net.InterfaceByName(o.Interface)
 	if err != nil {
@@ -114,7 +110,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	return d, nil
 }
 
-// use returns an error if Close was called. Under mu.
+// use returns an error if Close was called. The caller holds mu.
 func (d *Device) use() error {
 	if d.closing {
 		return fmt.Errorf("%s: %w", d.name, net.ErrClosed)
@@ -122,7 +118,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues, or an error if it is unknown or Close was called. Under mu.
+// queues returns the number of receive queues. The caller holds mu.
 func (d *Device) queues() (int, error) {
 	if err := d.use(); err != nil {
 		return 0, err
@@ -145,17 +141,16 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime is how long Close waits for the memory of bindings; tests shorten it.
+// closeTime is how long Close waits for bindings' memory.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory may stay in use before the device makes the interface send packets that
-// are stuck there (kick.go), and how long Close waits before it makes the interface drop packets that
-// it has not sent: Close has aborted all connections by then.
+// flushTime is how long memory of a closed binding may be in use before the device makes the interface send
+// waiting packets (kick.go), or, in Close, drop them.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It also restores the settings of the interface that the device has
-// changed. It returns an error if the NIC or another process still uses the memory of a binding after
-// closeTime; then the binding's Done stays open.
+// Close implements devmem.Device. It restores the settings of the interface that the device has changed. It
+// returns an error if the memory of a binding is still in use after closeTime; then the binding's Done stays
+// open.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })
@@ -209,7 +204,6 @@ func (d *Device) close() error {
 	return nil
 }
 
-// abort ends all connections and listeners.
 func (d *Device) abort() {
 	listeners, _ := d.listeners.Close()
 	conns, _ := d.conns.Close()
@@ -223,8 +217,7 @@ func (d *Device) abort() {
 	}
 }
 
-// restore deletes the device's flow rules, and restores the settings of the interface in undo, each
-// before the settings that it depends on.
+// restore undoes the device's changes: first the ones that depend on others.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -244,8 +237,7 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings makes the driver decide about header split. If the driver then reports another split
-// than was.split, restoreRings sets was.split.
+// restoreRings lets the driver decide about header split, unless the setting then differs from was.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

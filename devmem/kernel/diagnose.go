@@ -13,12 +13,10 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes at least the kernel sends to an idle peer within a stall limit of 4 s or
-// more: they show whether the peer is gone.
+// keepalives is the least number of TCP keepalive probes within a stall limit of 4 s or more.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. With a limit of at least two seconds the kernel probes an idle
-// peer; shorter limits have no probes, because Linux counts their intervals in seconds.
+// SetStallLimit implements devmem.Conn. The kernel probes an idle peer if d is two seconds or more.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -28,14 +26,14 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // so many that the stall limit passes first
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the stall limit passes before so many probes
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
 
 func probes(limit time.Duration) bool { return limit >= 2*time.Second }
 
-// stalled returns the error for a call that waits on a connection without progress. It takes d.mu.
+// stalled returns the error of a stalled call. It locks d.mu.
 func (c *Conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -50,7 +48,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose serves devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -61,15 +59,14 @@ func (c *Conn) facts() diagnosis.Connection {
 		x.Window = int64(info.Snd_wnd)
 	}
 	_ = c.s.on(func(fd int) error {
-		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // bytes that are not acknowledged, including those not sent yet
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ) // bytes that are not acknowledged, or not yet sent
 		x.Unacked = uint64(max(queued, 0))
 		return err
 	})
 	return x
 }
 
-// queue returns the receive queue of the connection's last packet, by its NAPI instance; -1 if
-// unknown.
+// queue returns the queue of the last packet, by its NAPI instance; -1 if unknown.
 func (c *Conn) queue() int {
 	napi := 0
 	err := c.s.on(func(fd int) (err error) {
@@ -95,7 +92,6 @@ func (c *Conn) queue() int {
 	return queue
 }
 
-// facts collects the device's bindings and rules, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.flows))
@@ -116,7 +112,7 @@ func (d *Device) Holders() (list []devmem.Holder) {
 	return list
 }
 
-// allBindings returns the bindings that are not done. Under mu.
+// allBindings returns the bindings that are not done. The caller holds mu.
 func (d *Device) allBindings() (all []diagnosis.Binding) {
 	var pages map[uint32]uint64
 	if !d.closing {
@@ -138,7 +134,7 @@ func (d *Device) allBindings() (all []diagnosis.Binding) {
 	return all
 }
 
-// count returns how many tokens the connection's user holds, by the id of the binding.
+// count returns how many tokens the user holds, by binding.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

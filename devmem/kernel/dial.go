@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// errDown is the error of an operation that needs a receive queue, on an interface that has none in use.
+// errDown means that no receive queue is in use.
 const errDown = syscall.ENETDOWN
 
 func sockaddr(a netip.AddrPort, index int) (unix.Sockaddr, int) {
@@ -50,8 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket for the IP version of an address, bound to the device (SO_BINDTODEVICE), so
-// that its route uses the interface, as a send from a binding needs.
+// socket makes a socket that is bound to the device (SO_BINDTODEVICE): sends from a binding need a route over
+// its interface.
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -98,7 +98,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 					local = netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port())
 				}
 			}
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // an earlier connection may have used a fixed port
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // an earlier connection may have used the port
 			from, _ := sockaddr(local, d.index)
 			if err := unix.Bind(fd, from); err != nil {
 				return os.NewSyscallError("bind", err)
@@ -116,7 +116,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-// connected waits until a non-blocking connect has succeeded or failed, or ctx ends.
+// connected waits for the result of a non-blocking connect.
 func (s *sock) connected(ctx context.Context) error {
 	for {
 		err := s.on(func(fd int) error {
@@ -129,7 +129,7 @@ func (s *sock) connected(ctx context.Context) error {
 			}
 			return os.NewSyscallError("connect", err)
 		})
-		if !errors.Is(err, syscall.ENOTCONN) { // ENOTCONN: the connect has not ended
+		if !errors.Is(err, syscall.ENOTCONN) { // the connect has not ended
 			return err
 		}
 		select {

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// The test is only in builds with the race detector: these need a C compiler anyway
-// (tools/with-tools --cc).
+// The test is for builds with the race detector, which need a C compiler anyway.
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")
 	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o",

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// docs/dmabuf.c stays short, because the documentation shows all of it.
+// The documentation shows all of docs/dmabuf.c.
 func TestSnippetIsShort(t *testing.T) {
 	b := testkit.Must(os.ReadFile("docs/dmabuf.c"))(t)
 	if n := bytes.Count(b, []byte("\n")); n > 40 {

@@ -37,7 +37,7 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
-// noReply, in a request's header, asks for an acknowledgement without a reply.
+// noReply asks the kernel to acknowledge the command without a reply.
 var noReply = attr{attrHeaderFlags, uint32(omitReply)}
 
 // dataSplit is enum ethtool_tcp_data_split.
@@ -49,14 +49,13 @@ const (
 	splitOn
 )
 
-// rings is the part of a ring configuration that devmem needs.
+// rings is a part of a ring configuration.
 type rings struct {
 	split     dataSplit
-	thresh    uint32 // HDS threshold: packets up to this size need not be split
+	thresh    uint32 // HDS threshold: packets of up to this size need not be split
 	hasThresh bool
 }
 
-// header returns the attribute that names a request's interface.
 func header(ifindex int, more ...attr) attr {
 	return attr{attrHeader, append(attrs{{attrHeaderIndex, uint32(ifindex)}}, more...)}
 }
@@ -69,7 +68,7 @@ func (g *genl) getRings(ifindex int) (r rings, err error) {
 	return r, err
 }
 
-// setRings sets header split, and the threshold if r.hasThresh is set.
+// setRings sets the threshold if r.hasThresh is set.
 func (g *genl) setRings(ifindex int, r rings) error {
 	request := attrs{header(ifindex, noReply), {attrRingsDataSplit, uint8(r.split)}}
 	if r.hasThresh {
@@ -78,7 +77,6 @@ func (g *genl) setRings(ifindex int, r rings) error {
 	return g.ask(msgRingsSet, false, request, nil)
 }
 
-// feature is one feature of an interface.
 type feature struct{ changeable, active bool }
 
 func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
@@ -89,13 +87,12 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit returns fields that set *found if a list of set bits, which is a verbose bitset without a mask, has the name.
+// hasBit returns fields that set *found if a bitset, which is verbose and has no mask, contains the name.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}
 }
 
-// setFeature turns a feature on or off.
 func (g *genl) setFeature(ifindex int, name string, on bool) error {
 	bit := attrs{{attrBitName, name}}
 	if on {

@@ -13,8 +13,7 @@ import (
 	"vnic.dev/vnic/devmem/kernel"
 )
 
-// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the digest
-// of the data.
+// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the data's digest.
 func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, err error) {
 	buf, err := dev.Register(0, 0, uint64(len(mem)))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeNIC is the kernel's side of an interface's configuration, like net/core/netdev-genl.c,
-// net/ethtool and a driver such as gve. It moves no data.
+// fakeNIC is the kernel's side of an interface's configuration, like net/core/netdev-genl.c, net/ethtool and a
+// driver.
 type fakeNIC struct {
 	t     *testing.T
 	index int
@@ -22,7 +22,7 @@ type fakeNIC struct {
 	mu       sync.Mutex
 	queues   int
 	split    dataSplit // as configured
-	unknown  dataSplit // the driver's state when it decides
+	unknown  dataSplit // what the driver does if it decides
 	thresh   uint32
 	noThresh bool
 	ntuple   bool
@@ -31,15 +31,15 @@ type fakeNIC struct {
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
-	dflt     bool // the RSS table was last reset to the default
+	dflt     bool // the last change of RSS was a reset to the default
 	bound    map[uint32]*fakeBinding
 	nextID   uint32
-	pages    map[uint32]uint64 // in flight, by binding
+	pages    map[uint32]uint64 // pages in flight, by binding
 	drops    uint64
 	strings  []string
 	values   []uint64
 	conns    int   // open netlink sockets
-	refusal  error // if not nil, every bind fails with it, as if a dma-buf's exporter refused the NIC
+	refusal  error // the error of every bind, or nil
 }
 
 type fakeBinding struct {
@@ -56,7 +56,6 @@ func newFake(t *testing.T, index int) *fakeNIC {
 	}
 }
 
-// fakeConn is a netlink socket.
 type fakeConn struct {
 	*genetlink.Conn
 	f    *fakeNIC
@@ -73,8 +72,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// Both a reply and an acknowledgement would be one message too many for genetlink's
-		// Execute.
+		// genetlink's Execute expects no reply with an acknowledgement.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)
@@ -113,7 +111,7 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep makes the memory of a binding stay in use after its end.
+// keep makes the binding's memory stay in use after its end.
 func (f *fakeNIC) keep(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,14 +124,13 @@ func (f *fakeNIC) setQueues(n int) {
 	f.queues = n
 }
 
-// let frees the memory that an ended binding still uses.
+// let ends the use of memory that keep began.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.bound, id)
 }
 
-// refs returns the number of references to a dma-buf: our own, and the bindings'.
 func (f *fakeNIC) refs(fd int) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,11 +143,9 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 	return n, nil
 }
 
-// refuse is the kernel's answer with an errno.
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-// answer returns one message for each list of attributes, or an empty message if there is no list:
-// genltest has no acknowledgements.
+// genltest has no acknowledgements: answer returns an empty message instead.
 func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	if len(list) == 0 {
 		list = []attrs{nil}
@@ -165,7 +160,6 @@ func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	return ms, nil
 }
 
-// understand decodes a request.
 func understand(g genetlink.Message, fs fields) error {
 	ad, err := netlink.NewAttributeDecoder(g.Data)
 	if err != nil {
@@ -330,7 +324,6 @@ func (f *fakeNIC) serveEthtool(g genetlink.Message) ([]genetlink.Message, error)
 	return refuse(syscall.EOPNOTSUPP)
 }
 
-// header expects the interface, and no flag except ETHTOOL_FLAG_OMIT_REPLY.
 func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch {
@@ -343,7 +336,7 @@ func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// bitList returns a list of features without a mask, with or without ntuple.
+// bitList returns a bitset without a mask.
 func bitList(ntuple bool) attrs {
 	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
 	bits := attrs{bit("rx-checksum")}
@@ -353,7 +346,6 @@ func bitList(ntuple bool) attrs {
 	return attrs{{1, nil}, {attrBitsetBits, bits}} // ETHTOOL_A_BITSET_NOMASK
 }
 
-// changedBit reads a bit of a list of features that are to be turned on or off.
 func changedBit(on, off *[]string) func(*netlink.AttributeDecoder) {
 	return func(ad *netlink.AttributeDecoder) {
 		to := off

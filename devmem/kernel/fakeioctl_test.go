@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ioctl is SIOCETHTOOL.
+// ioctl answers SIOCETHTOOL.
 func (f *fakeNIC) ioctl(b []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,29 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A driver may stop its transmit queues while it restarts a receive queue, as gve does
-// (gve_turndown, gve_turnup), and start them again without running the queueing disciplines
-// (docs/specs/gve.md, 11). Packets that programs send meanwhile then wait in a discipline until
-// somebody sends another packet to the same queue. TCP does not send one: it does not retransmit a
-// segment that still waits in its own host (skb_still_in_host_queue), and its other packets, such as
-// acknowledgements, may use another queue. So the process that restarts a receive queue must make the
-// disciplines continue, for all programs that send through the interface.
+// A driver may stop its transmit queues while it restarts a receive queue, as gve does (gve_turndown,
+// gve_turnup), and start them again without running the queueing disciplines (docs/specs/gve.md, 11). Packets
+// of programs then wait in a discipline until another packet is sent through it, which may never happen: TCP
+// does not retransmit a segment that still waits in its own host (skb_still_in_host_queue).
 //
-// The kernel runs a discipline, which sends its earlier packets, when a packet is sent through it. So
-// the Device sends small packets to the interface's own address, but only while packets wait. The
-// kernel chooses a packet's queue by the sending CPU (XPS), or by a hash of the packet's addresses
-// and ports with a secret key: so the Device sends on all CPUs, from many ports.
+// So the Device sends small packets to the interface's own address while packets wait. A packet's queue depends
+// on the sending CPU (XPS), or on a hash of its addresses and ports with a secret key: so the Device sends on
+// all CPUs, from many ports.
 
-// maxCPUs is CPU_SETSIZE: one more than the highest CPU number in a [unix.CPUSet].
+// maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
 
-// kickRounds is the most rounds of packets that a kick sends: a round with as many packets as queues
-// misses a given queue with a probability of about 1/e.
+// kickRounds is the most rounds of a kick: a round with as many packets as queues misses a given queue with a
+// probability of about 1/e.
 const kickRounds = 16
 
-// kick makes the queueing disciplines of an interface send packets that wait although their queue is
-// not stopped, and returns how many disciplines then continued. kick returns no error if a queue is
-// stopped because its ring is full.
+// kick makes an interface's queueing disciplines send waiting packets, and returns how many of them went on.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -54,15 +48,15 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines that hold packets themselves, until each one
-// where packets waited has sent bytes or is empty, at most kickRounds times, or until an error. It
-// returns how many of these disciplines have done so.
+// runQueued calls send, with the number of disciplines that hold packets, until the disciplines where packets
+// waited have sent bytes or are empty, at most kickRounds times. It returns how many of them have sent bytes or
+// are empty.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
 		return 0, err
 	}
-	stuck := map[place]uint64{} // by discipline: bytes that it had sent when packets waited
+	stuck := map[place]uint64{} // bytes that the discipline had sent before
 	leaves := 0
 	for _, q := range all {
 		if q.shared() {
@@ -97,7 +91,7 @@ type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
 	frame [60]byte // the shortest Ethernet frame
-	cpus  []int    // CPUs that this process may run on
+	cpus  []int    // the CPUs on which this process may run
 	sent  int
 }
 
@@ -112,7 +106,7 @@ func newProber(ifindex int) (*prober, error) {
 	p := &prober{frame: probe([6]byte(ifc.HardwareAddr)), to: unix.SockaddrLinklayer{Ifindex: ifindex, Halen: 6,
 		Protocol: 0x0008}} // ETH_P_IP, big endian
 	copy(p.to.Addr[:], ifc.HardwareAddr)
-	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil { // receives nothing
+	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil { // 0: it receives nothing
 		return nil, fmt.Errorf("packet socket: %w", err)
 	}
 	return p, nil
@@ -120,7 +114,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends at least as many packets as queues, and at least one on each CPU that it may use.
+// send sends at least queues packets, and one on each CPU.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()
@@ -131,19 +125,19 @@ func (p *prober) send(queues int) (err error) {
 	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &was)) }()
 	if p.cpus == nil {
 		for cpu := range maxCPUs {
-			if moveTo(cpu) { // false: no such CPU, or it is not allowed
+			if moveTo(cpu) { // false: no such CPU, or not allowed
 				p.cpus = append(p.cpus, cpu)
 			}
 		}
 	}
 	for _, cpu := range p.cpus {
 		if !moveTo(cpu) {
-			continue // the CPU has been removed
+			continue // the CPU was removed
 		}
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
 			setPort(&p.frame, p.sent)
-			// A discipline that has no room for the packet runs all the same.
+			// A discipline that has no room for this packet sends its others all the same.
 			err := unix.Sendto(p.fd, p.frame[:], unix.MSG_DONTWAIT, &p.to)
 			if err != nil && err != unix.ENOBUFS && err != unix.EAGAIN {
 				return fmt.Errorf("send a packet: %w", err)
@@ -153,32 +147,29 @@ func (p *prober) send(queues int) (err error) {
 	return nil
 }
 
-// moveTo makes the calling thread run on one CPU.
 func moveTo(cpu int) bool {
 	var one unix.CPUSet
 	one.Set(cpu)
 	return unix.SchedSetaffinity(0, &one) == nil
 }
 
-// Offsets in a packet of [probe].
 const (
 	ipOffset  = 14
 	udpOffset = ipOffset + 20
 )
 
-// probe returns an Ethernet frame from the interface's station to itself, with a UDP packet that no
-// host accepts: from no address (any other might be in use, and switches learn which port has an
-// address) to the loopback address, port 9 (discard), with a time to live of 1 and no data.
+// probe returns a frame from the interface to itself, with a UDP packet that no host accepts: from no address
+// to the loopback address, port 9 (discard), with a time to live of 1.
 func probe(mac [6]byte) (b [60]byte) {
 	copy(b[:], mac[:])
 	copy(b[6:], mac[:])
 	copy(b[12:], []byte{0x08, 0x00})
 	copy(b[ipOffset:], []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 1, unix.IPPROTO_UDP, 0x3a, 0xd1, 0, 0, 0, 0, 127, 0, 0, 1})
-	copy(b[udpOffset:], []byte{0, 0, 0, 9, 0, 8, 0, 0}) // without a checksum
+	copy(b[udpOffset:], []byte{0, 0, 0, 9, 0, 8, 0, 0}) // no checksum
 	return b
 }
 
-// setPort sets the source port of a probe, one of 16384.
+// setPort sets one of 16384 source ports.
 func setPort(b *[60]byte, n int) {
 	b[udpOffset], b[udpOffset+1] = 0xc0|byte(n>>8&0x3f), byte(n)
 }

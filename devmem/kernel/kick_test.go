@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are an interface's queueing disciplines. A discipline in forgotten sends its waiting
-// packets when the next packet passes through it; any other discipline keeps its packets.
+// fakeQueues are queueing disciplines; a discipline in forgotten sends its packets when the next packet passes
+// through it.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -22,7 +22,6 @@ type fakeQueues struct {
 
 func (f *fakeQueues) list() ([]qdisc, error) { return append([]qdisc(nil), f.all...), nil }
 
-// pass sends a packet through one discipline.
 func (f *fakeQueues) pass(parent uint32) {
 	f.sent++
 	for i := range f.all {
@@ -36,8 +35,7 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// runQueued sends probes until each queue where packets waited has sent some, and none if no packets
-// wait. It gives up a queue that stays stopped after kickRounds rounds.
+// Probes are sent until the queues where packets waited have sent some.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -64,7 +62,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			leaves := 0
 			for _, q := range f.all {
 				if !q.shared() {
-					if leaves == rounds { // the kernel may send all packets of a round to one queue
+					if leaves == rounds { // all packets may go to one queue
 						f.pass(q.parent)
 					}
 					leaves++
@@ -96,8 +94,7 @@ func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 	wantErr(t, "the first list", err, syscall.EINTR)
 }
 
-// A probe goes from the interface's station to itself, its IP header has a correct checksum, and setPort
-// changes only its source port.
+// setPort changes only the source port.
 func TestProbe(t *testing.T) {
 	mac := [6]byte{2, 4, 6, 8, 10, 12}
 	b := probe(mac)
@@ -122,9 +119,6 @@ func TestProbe(t *testing.T) {
 	testkit.Equal(t, "ports", len(seen), 1<<14)
 }
 
-// The device looks for stuck packets after every restart of receive queues, at intervals while the memory
-// of a closed binding stays in use, and at no other time.
-//
 // Invariant: devmem/kernel: A bind or unbind of a queue leaves no packet waiting at a transmit queue.
 func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
@@ -164,7 +158,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	flushTime = limits.Limit(time.Millisecond)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, rx.Close())
-	for range 3 { // Close causes one, the others come because the memory stays in use
+	for range 3 { // Close causes one kick, memory in use the others
 		<-kicked
 	}
 	td.nic.let(rx.ID())
@@ -177,8 +171,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A probe's IPv4 header has a correct checksum, and a source that is no host's address: a switch may drop
-// packets from an address that belongs to another port.
+// A switch may drop packets whose source address belongs to another port.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

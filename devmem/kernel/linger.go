@@ -9,12 +9,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket open in a goroutine (startLinger),
-// because sends are in progress. If Close closed the descriptor, the kernel would continue the
-// sends, but nothing could abort them, and their memory would be in use for minutes if the peer is
-// gone. If there is unread data, shouldLinger returns false: the close then resets the connection,
-// as it should. It also returns false if the user has set a time by SetLinger, which the kernel
-// then obeys.
+// shouldLinger reports whether Close must keep the socket open (startLinger), as nothing could abort the sends
+// in progress after close(2). It returns false if there is unread data, with which close(2) resets the
+// connection, and after SetLinger, which the kernel obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -26,16 +23,15 @@ func (c *Conn) shouldLinger(fd int) bool {
 	return c.sends.underWay() > 0
 }
 
-// startLinger ends a connection for its user, and starts a goroutine that keeps its socket until
-// its sends are complete or the device is closed; after an error there is no goroutine. It returns
-// false if the device is closed already.
+// startLinger starts a goroutine that keeps a connection's socket until its sends are complete or the device is
+// closed. It returns false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()
 		if err != nil {
-			return // another call has closed it
+			return // another call has closed the socket
 		}
-		// A peer that sends more from now on gets a reset, as after close.
+		// As after close(2), a peer that sends more gets a reset.
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limits.Linger.Here()/time.Millisecond))
 		s, err := d.poll.newSock(fd)
@@ -63,7 +59,7 @@ func (c *Conn) linger(s *sock) {
 	c.sends.abandon()
 }
 
-// detach closes a socket for its users, and returns the descriptor, which the caller then owns.
+// detach ends the sock, but leaves its open descriptor to the caller.
 func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer sends until the peer, which does not read, accepts no more. Then fillPeer closes its end of
+// fillPeer makes a connection to a peer that does not read, sends until the peer accepts no more, and closes
 // the connection.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
@@ -25,7 +25,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	return h, sent
 }
 
-// full reports whether there is data for which the peer has no room.
+// full reports whether the peer has no room.
 func full(t *testing.T, c *Conn) bool {
 	info, ok := c.info()
 	if !ok {
@@ -44,7 +44,7 @@ func TestClosedConnectionSendsOn(t *testing.T) {
 	if b, err := io.ReadAll(h); len(b) != sent || err != nil {
 		t.Errorf("%d of %d bytes, %v", len(b), sent, err)
 	}
-	for td.Stats().Bindings[0].Sends > 0 { // the lingering goroutine reads completions
+	for td.Stats().Bindings[0].Sends > 0 { // another goroutine reads completions
 		continue
 	}
 }

@@ -43,7 +43,7 @@ const (
 	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
 )
 
-// genlConn is the part of *genetlink.Conn that this package uses.
+// genlConn has the methods of *genetlink.Conn that genl uses.
 type genlConn interface {
 	GetFamily(name string) (genetlink.Family, error)
 	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)
@@ -51,13 +51,11 @@ type genlConn interface {
 	Close() error
 }
 
-// genl is a generic netlink socket for one family, with the family's number.
 type genl struct {
 	genlConn
 	family genetlink.Family
 }
 
-// dialFunc opens a generic netlink socket.
 type dialFunc func() (genlConn, error)
 
 func dialKernel() (genlConn, error) { return genetlink.Dial(nil) }
@@ -67,7 +65,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// With this option the kernel adds a text to errors (extack); an old kernel without it adds none.
+	// The kernel then explains errors by texts (extack).
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -80,8 +78,8 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// ask executes a command with attributes, and calls reply with the attributes of each answer. reply is
-// nil for commands that the kernel only acknowledges.
+// ask sends a command, and calls reply with the attributes of each answer; with a nil reply it waits for an
+// acknowledgement only.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -114,12 +112,10 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	return nil
 }
 
-// noAttach is the kernel's message if it cannot attach a dma-buf to the NIC (net/core/devmem.c,
-// net_devmem_bind_dmabuf).
+// noAttach is the kernel's message if a NIC cannot use a dma-buf (net/core/devmem.c, net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 
-// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding
-// belongs to the socket: it ends when the socket is closed.
+// bind binds a dma-buf until the socket is closed.
 func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
 	request := attrs{{attrDmabufIfindex, uint32(ifindex)}, {attrDmabufFD, uint32(fd)}}
 	for _, q := range queues {
@@ -138,7 +134,7 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 	return id, err
 }
 
-// rxQueues lists the receive queues in use; an interface that is down has none.
+// rxQueues lists receive queues; an interface that is down has none.
 func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	err = g.eachQueue(ifindex, func(queue int, binding, _ uint32) {
 		qs = append(qs, devmem.QueueStats{Queue: queue, Binding: binding})
@@ -146,7 +142,7 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	return qs, err
 }
 
-// eachQueue calls f with each receive queue in use, its binding and its NAPI instance.
+// eachQueue calls f with each receive queue, its binding and its NAPI instance.
 func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) error {
 	return g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var queue, index, binding, napi uint32
@@ -159,8 +155,7 @@ func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) e
 	})
 }
 
-// inflight counts the pages of each binding that are out of its page pools: posted, queued, held,
-// or in a cache.
+// inflight counts, by binding, the pages that are outside page pools.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
@@ -174,7 +169,7 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops returns how many packets the NIC dropped, if its driver reports that.
+// hwDrops returns how many packets the NIC has dropped, if its driver reports that.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

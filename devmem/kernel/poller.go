@@ -10,10 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for events of all sockets of a device, by epoll. Go's own poller waits only for the
-// poller's epoll descriptor, because it cannot serve the sockets: it treats an event with only
-// EPOLLERR, which is here a completion on the error queue, as the end of the descriptor
-// (runtime/netpoll.go, setEventErr), and later reads would fail with ErrNotPollable.
+// poller waits for events of a device's sockets, by epoll. Go's own poller takes an event with only EPOLLERR,
+// here a completion on the error queue, for the end of the descriptor (runtime/netpoll.go, setEventErr).
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -28,7 +26,7 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // makes os.NewFile poll it
+	if err := unix.SetNonblock(fd, true); err != nil { // os.NewFile then polls it
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
@@ -52,12 +50,11 @@ func (p *poller) run() {
 			return n > 0 && err == nil
 		})
 		if err != nil {
-			return // closed
+			return // the poller is closed
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// nil: the socket was closed meanwhile. If another socket has the descriptor's number now, that
-			// socket's calls try again in vain.
+			// The socket may have been closed. Another socket with this number tries again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -66,13 +63,11 @@ func (p *poller) run() {
 	}
 }
 
-// close ends the poller, which then notifies no socket any more.
 func (p *poller) close() {
 	_ = p.ep.Close()
 	<-p.done
 }
 
-// control calls epoll_ctl, unless the poller is closed.
 func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	var err error
 	if cerr := p.raw.Control(func(ep uintptr) { err = unix.EpollCtl(int(ep), op, fd, e) }); cerr != nil {
@@ -81,18 +76,17 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// sock is a non-blocking socket. Method close waits until no call uses the descriptor, and closes it.
 type sock struct {
 	p      *poller
 	closed chan struct{}
-	// A value in rsig, wsig or esig means that reads, writes or reads of completions should try again.
+	// A signal on one of these channels says that reads, writes, or reads of completions should try again.
 	rsig, wsig, esig chan struct{}
 
-	mu sync.RWMutex // held for reading during a system call on fd
-	fd int          // -1: closed
+	mu sync.RWMutex // held for reading during system calls
+	fd int          // -1 after close
 }
 
-// newSock makes a sock that owns a descriptor. After an error it has closed the descriptor.
+// newSock makes a sock that owns fd, which it closes after an error.
 func (p *poller) newSock(fd int) (*sock, error) {
 	s := &sock{
 		p: p, fd: fd, closed: make(chan struct{}),
@@ -108,7 +102,7 @@ func (p *poller) newSock(fd int) (*sock, error) {
 	return s, nil
 }
 
-// notify wakes the kinds of calls that should try again after these events. Under the poller's lock.
+// notify signals the channels that events concern. The caller holds the poller's lock.
 func (s *sock) notify(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		signal(s.rsig)
@@ -128,8 +122,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// on calls f with the descriptor, which stays open meanwhile; if the socket is closed, on returns
-// net.ErrClosed instead. f must not wait.
+// on calls f, which must not wait, with the descriptor; it returns net.ErrClosed if the socket is closed.
 func (s *sock) on(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -139,7 +132,7 @@ func (s *sock) on(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// close wakes all waiting calls, and closes the descriptor when the calls on it have returned.
+// close closes the socket when no call uses its descriptor any more.
 func (s *sock) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,10 +141,10 @@ func (s *sock) close() error {
 	}
 	fd := s.fd
 	s.invalidate()
-	return os.NewSyscallError("close", unix.Close(fd)) // this also removes it from epoll
+	return os.NewSyscallError("close", unix.Close(fd)) // also removes it from epoll
 }
 
-// invalidate marks the descriptor as closed for the socket's users. Under mu.
+// invalidate ends the use of the descriptor. The caller holds mu.
 func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()

@@ -19,13 +19,11 @@ const (
 	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
-// errOwnQdisc means that an administrator has chosen the interface's queueing discipline.
+// errOwnQdisc means that the administrator has chosen the queueing discipline.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
-// asker sends a request of rtnetlink and returns the replies.
 type asker func(netlink.Message) ([]netlink.Message, error)
 
-// withRoutes calls f with a netlink socket of the calling thread's network namespace.
 func withRoutes(f func(asker) error) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -34,7 +32,7 @@ func withRoutes(f func(asker) error) error {
 	return errors.Join(f(c.Execute), c.Close())
 }
 
-// tcmsg returns an rtnetlink request of this kind about an interface's queueing disciplines.
+// tcmsg makes a request about queueing disciplines.
 func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, parent uint32,
 	attrs []byte) netlink.Message {
 	b := make([]byte, tcmsgLen, tcmsgLen+len(attrs))
@@ -43,9 +41,8 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
-// replaceQdisc makes the queueing disciplines of a network interface drop their packets: it replaces
-// the disciplines, and then restores the default. If the root discipline is not the kernel's default,
-// replaceQdisc returns errOwnQdisc, because it could not restore that discipline.
+// replaceQdisc makes an interface's queueing disciplines drop their packets: it replaces them, and restores the
+// default. It returns errOwnQdisc for a discipline that it could not restore.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -70,23 +67,21 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is the position of a queueing discipline in an interface. The disciplines that the kernel makes
-// by default have handle 0; parent of a transmit queue's discipline has the queue's number, from 1.
+// place is a queueing discipline's position. A default discipline has handle 0; parent contains the transmit
+// queue's number, from 1.
 type place struct{ handle, parent uint32 }
 
-// qdisc is a queueing discipline.
 type qdisc struct {
 	place
 	kind    string
 	gone    uint64 // bytes passed to the driver
-	waiting uint32 // packets that wait in the discipline
+	waiting uint32 // packets
 }
 
-// shared reports whether a discipline holds no packets itself, but has another discipline, which is
-// listed too, for each transmit queue.
+// shared reports whether the discipline holds no packets itself, but has a discipline for each transmit queue.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
-// qdiscs lists an interface's queueing disciplines. Values that the kernel does not report are 0.
+// qdiscs lists queueing disciplines; unreported values are 0.
 func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	msgs, err := ask(tcmsg(unix.RTM_GETQDISC, netlink.Dump, ifindex, 0, nil))
 	if err != nil {

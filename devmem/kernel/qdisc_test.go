@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The device replaces and restores the default discipline, and does not change a configured one.
+// The default discipline is replaced and restored, a configured one not.
 func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	qdisc := func(ifindex, handle, parent uint32) netlink.Message {
 		b := make([]byte, tcmsgLen)
@@ -55,7 +55,7 @@ func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	}
 }
 
-// qdiscs reads the number of waiting packets and of sent bytes of a discipline from TCA_STATS2.
+// qdiscs reads waiting packets and sent bytes from TCA_STATS2.
 func TestQueueingDisciplinesAreListed(t *testing.T) {
 	u32 := func(vs ...uint32) (b []byte) {
 		for _, v := range vs {

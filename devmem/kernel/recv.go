@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// errNoWait replaces EAGAIN if the caller must not wait, so that attempt returns it.
+// errNoWait stands for an EAGAIN after which attempt must not wait.
 var errNoWait = errors.New("nothing to receive")
 
 // Read implements net.Conn.
@@ -25,7 +25,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// receive calls recvmsg until it returns data or an error. Under rmu.
+// receive calls recvmsg until it returns data or an error. The caller holds rmu.
 func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, nfrags, nlinear int, err error) {
 	var control []byte
 	if flags&msgSockDevmem != 0 {
@@ -52,7 +52,7 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 			return nil
 		}
 		if nfrags, nlinear, err = parseFrags(control[:nc], frags); err == nil && nfrags == 0 {
-			nlinear = n // the packets did not come through a bound queue
+			nlinear = n // the packets came through no bound queue
 		}
 		c.tokens.issued(c.d, frags[:nfrags])
 		return err
@@ -63,8 +63,8 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 	return n, nfrags, nlinear, c.fails(err)
 }
 
-// RecvDevmem implements devmem.Conn. With Trunc it omits the flag MSG_SOCK_DEVMEM: the kernel then
-// returns no frags (net/ipv4/tcp.c:tcp_recvmsg_locked).
+// RecvDevmem implements devmem.Conn. With Trunc it omits MSG_SOCK_DEVMEM: the kernel then returns no frags
+// (net/ipv4/tcp.c:tcp_recvmsg_locked).
 func (c *Conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int,
 	err error) {
 	if len(linear) == 0 {
@@ -102,7 +102,7 @@ func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 		return err
 	})
 	if err == net.ErrClosed {
-		return 0, nil // Close has returned all tokens
+		return 0, nil // Close returns the tokens
 	}
 	return freed, c.opError("dontneed", err)
 }

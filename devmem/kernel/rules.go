@@ -14,8 +14,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Flow rules and RSS are set by ioctl: the netlink family has no flow rules, and RSS only since
-// 6.17 (include/uapi/linux/ethtool.h).
+// Netlink has no flow rules, and RSS only since 6.17 (include/uapi/linux/ethtool.h).
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30
@@ -38,7 +37,7 @@ const (
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
 	specKey     = 4   // in fs: u32 flow_type, then the values to match
-	specMask    = 76  // the masks of these values
+	specMask    = 76  // their masks
 	specCookie  = 152 // the queue
 	specLoc     = 160
 	maxLocs     = 1 << 16
@@ -47,8 +46,8 @@ const (
 
 var big = binary.BigEndian
 
-// command sends an ioctl of size bytes that begins with words, and returns the bytes with the
-// answer.
+// command makes an ioctl with size bytes, which begin with words, and returns them as the kernel has changed
+// them.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -57,8 +56,7 @@ func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	return b, d.ioctl(b)
 }
 
-// ruleMatch writes the values that a flow matches, and their mask: struct ethtool_tcpip4_spec or
-// ethtool_tcpip6_spec.
+// ruleMatch writes a flow as struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	flowType, size := tcpV4Flow, 4
@@ -87,7 +85,6 @@ func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	return uint32(flowType)
 }
 
-// insertRule encodes ETHTOOL_SRXCLSRLINS.
 func insertRule(f devmem.Flow, location uint32) []byte {
 	b := make([]byte, rxnfcLen)
 	native.PutUint32(b, ethtoolSRXCLSRLINS)
@@ -105,8 +102,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns a location for a rule: the last free one, as ethtool does, unless the driver
-// chooses.
+// freeRule returns the last free location, as ethtool does, or locAny if the driver chooses.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -131,7 +127,7 @@ func (d *Device) freeRule() (uint32, error) {
 	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
 }
 
-// ruleLocs lists the locations of up to count rules; size is the number of locations.
+// ruleLocs returns the locations of up to count rules, and how many locations there are.
 func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
 	b := make([]byte, rxnfcLen+4*int(count))
 	native.PutUint32(b, ethtoolGRXCLSRLALL)
@@ -145,11 +141,10 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 	return used, native.Uint64(b[rxnfcData:]), nil
 }
 
-// dropRules deletes all flow rules.
 func (d *Device) dropRules() error {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return nil // the interface has no rules, or ntuple is off
+		return nil // the driver has no rules, or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
 	}
@@ -232,7 +227,6 @@ func (d *Device) enableNtuple() error {
 	return nil
 }
 
-// indir reads the RSS table.
 func (d *Device) indir() ([]uint32, error) {
 	b, err := d.command(8, ethtoolGRXFHINDIR) // struct ethtool_rxfh_indir: u32 cmd, u32 size, u32 ring_index[]
 	if err != nil {
@@ -250,15 +244,14 @@ func (d *Device) indir() ([]uint32, error) {
 	return table, err
 }
 
-// setIndir sets the RSS table; an empty one restores the driver's default.
+// setIndir sets the table of RSS; an empty one means the driver's default.
 func (d *Device) setIndir(table []uint32) error {
 	request := append([]uint32{ethtoolSRXFHINDIR, uint32(len(table))}, table...)
 	_, err := d.command(4*len(request), request...)
 	return err
 }
 
-// equalTable returns the table of ethtool -X equal n; for all queues it is the drivers' default
-// (ethtool_rxfh_indir_default).
+// equalTable returns the table of `ethtool -X equal n`.
 func equalTable(size, n int) []uint32 {
 	t := make([]uint32, size)
 	for i := range t {
@@ -292,7 +285,7 @@ func (d *Device) SetRSS(n int) error {
 	}
 	if d.undo.rss == nil {
 		if d.undo.rss = was; slices.Equal(was, equalTable(len(was), all)) {
-			d.undo.rss = []uint32{} // restores the driver's default
+			d.undo.rss = []uint32{} // the driver's default
 		}
 	}
 	return nil

@@ -12,9 +12,8 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// maxPieces is how many pieces of memory a segment may consist of. Drivers limit the pieces of each
-// segment that the NIC cuts. They drop a packet above the limit, and each retransmission of it, because
-// they cannot linearize unreadable memory. The lowest known limit is gve's: 9 besides the header
+// maxPieces is how many pieces of memory a segment may have: drivers cannot linearize unreadable memory, and
+// drop a segment with too many at each retransmission. The lowest known limit is gve's, 9 besides the header
 // (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
@@ -32,7 +31,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	defer c.wmu.Unlock()
 	var call *sendCall
 	mss := 0
-	if 2*len(rest) > maxPieces { // each range may begin and end with a small piece
+	if 2*len(rest) > maxPieces { // a range may begin and end with a small piece
 		mss = c.mss()
 	}
 	for len(rest) > 0 && err == nil {
@@ -47,11 +46,11 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group returns how many of the first ranges may go into one sendmsg, which ends a packet, so that no
-// segment of mss bytes contains more than maxPieces pieces. The kernel cuts ranges into pages.
+// group returns how many of the first ranges may go into one sendmsg, which ends a packet: a segment of mss
+// bytes then has at most maxPieces pieces. The kernel cuts ranges at page boundaries.
 func group(ranges []devmem.Range, mss int) int {
 	var sizes [maxPieces - 1]uint64 // sizes of the last pieces
-	var inner uint64                // sum of sizes; a segment with these pieces and two more has at least inner+2 bytes
+	var inner uint64                // sum of sizes; a segment with these and two more pieces has at least inner+2 bytes
 	pieces := 0
 	for i, r := range ranges {
 		if i == maxIovecs {
@@ -72,7 +71,7 @@ func group(ranges []devmem.Range, mss int) int {
 	return len(ranges)
 }
 
-// sendGroup queues ranges, and waits for space in the send buffer until the write deadline.
+// sendGroup queues ranges; it waits for room until the write deadline.
 func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
@@ -105,7 +104,6 @@ func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *
 	return call, sent, err
 }
 
-// cut removes the first n bytes from iov.
 func cut(iov []iovec, n int) []iovec {
 	for n > 0 {
 		k := min(uint64(n), iov[0].len)
@@ -119,19 +117,19 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// optmemFull handles ENOBUFS of a send, and returns nil if the send may succeed now. Every send has a
-// notification, until its completion is read, in memory that net.core.optmem_max limits.
+// optmemFull handles ENOBUFS: the notifications of sends fill the memory that net.core.optmem_max allows. It
+// returns nil if the send may succeed now.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
-		return nil // reap has freed memory: the caller tries again
+		return nil // reap has freed memory
 	}
 	if c.sends.underWay() == 0 {
-		return syscall.ENOBUFS // the socket has no notifications that could end
+		return syscall.ENOBUFS // no notification will free memory
 	}
 	return syscall.EAGAIN
 }
 
-// reap reads the error queue, and reports whether it had a completion.
+// reap reads the completions on the error queue, and reports whether there was one.
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
@@ -149,7 +147,7 @@ func (c *Conn) reap(fd int) (some bool) {
 		some = true
 	}
 	if some {
-		signal(c.s.esig) // another call may wait for completions
+		signal(c.s.esig) // for another call that waits
 	}
 	return some
 }
@@ -165,7 +163,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	for {
 		var over error
 		if err := c.s.on(func(fd int) error {
-			over = c.over(fd) // before the error queue is read: the end of the connection completes all sends
+			over = c.over(fd) // before reap, as sends complete when a connection ends
 			c.reap(fd)
 			return nil
 		}); err != nil {
@@ -186,7 +184,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// over returns the error that has ended the connection, if any.
+// over returns the error of a connection that has ended.
 func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -201,5 +199,5 @@ func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
 	}
-	return syscall.EPIPE // both ends have closed, or another call has read the error
+	return syscall.EPIPE // both ends have closed, or the error was read before
 }

@@ -37,7 +37,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// However a group is cut into segments, no segment has too many pieces, unless a single range has.
+// Even a single range may have too many pieces.
 //
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
@@ -55,7 +55,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 			if k < 1 {
 				t.Fatal("no progress")
 			}
-			var starts []int // where pieces begin
+			var starts []int // offsets at which pieces begin
 			end := 0
 			for _, r := range ranges[:k] {
 				for off, left := r.Off, r.Len; left > 0; {
@@ -65,7 +65,7 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 					off, left = off+n, left-n
 				}
 			}
-			for i := range starts { // the segment that begins with the last byte of piece i-1
+			for i := range starts { // segments that begin one byte before piece i
 				if n := pieces(starts, max(starts[i]-1, 0), mss); n > maxPieces {
 					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, starts[i], starts)
 				}
@@ -75,7 +75,6 @@ func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	})
 }
 
-// pieces counts the pieces that have bytes in [from, from+n).
 func pieces(starts []int, from, n int) (count int) {
 	for i, a := range starts {
 		if a < from+n && (i+1 == len(starts) || starts[i+1] > from) {
@@ -97,16 +96,15 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// The kernel completes sendmsgs in any order and merged. A call is complete when all its sendmsgs
-// are; each call is reported once, in ascending ranges that are not adjacent.
+// The kernel completes the sendmsgs of a call in any order.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
 		var b binding
 		next := l.base
-		parts := map[uint32]int{} // sendmsgs of a call that are not complete
+		parts := map[uint32]int{} // incomplete sendmsgs
 		callOf := map[uint32]uint32{}
-		var open []uint32 // sendmsgs
+		var open []uint32 // numbers of the sendmsgs that are not complete
 		var calls uint32
 		got := map[uint32]bool{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {

@@ -6,15 +6,14 @@ import (
 	"sync"
 )
 
-// sendLog translates the kernel's numbers of completed sends, which count calls of sendmsg, to
-// numbers of calls of SendDevmem. A SendDevmem may call sendmsg several times.
+// sendLog translates the kernel's numbers of sends, which count sendmsg, to numbers of SendDevmem.
 type sendLog struct {
-	mu    sync.Mutex // also held during sendmsg, so that a send is recorded before its completion
+	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
 	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
-	calls uint32     // numbers of SendDevmem assigned so far
-	done  []seqRange // complete calls, ascending, not adjacent, not yet read
-	open  int        // calls that are not complete
+	calls uint32     // calls of SendDevmem so far
+	done  []seqRange // complete calls, ascending, not adjacent
+	open  int        // incomplete calls
 }
 
 type sendRec struct {
@@ -22,16 +21,15 @@ type sendRec struct {
 	done bool
 }
 
-// sendCall is a call of SendDevmem that queued a byte.
+// sendCall is a SendDevmem that queued a byte.
 type sendCall struct {
 	b      *binding
 	number uint32
-	left   int  // calls of sendmsg that are not complete
-	ended  bool // SendDevmem calls sendmsg no more
+	left   int  // number of incomplete sendmsgs
+	ended  bool // the call makes no more sendmsgs
 }
 
-// queued records a sendmsg that queued bytes. call is the SendDevmem that it belongs to, or nil for the
-// first sendmsg of a SendDevmem; queued then makes the sendCall. Under mu.
+// queued records a sendmsg; call is nil for the first one of a SendDevmem. The caller holds mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
@@ -44,7 +42,7 @@ func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	return call
 }
 
-// end records that a SendDevmem queues no more bytes. call is nil if it queued none.
+// end records that a SendDevmem queues no more bytes; call may be nil.
 func (l *sendLog) end(call *sendCall) {
 	if call == nil {
 		return
@@ -73,9 +71,9 @@ func (l *sendLog) settle(call *sendCall) {
 	}
 }
 
-// completed records the sends that the kernel reports as complete. Under mu.
+// completed records sends that the kernel reports as complete. The caller holds mu.
 func (l *sendLog) completed(r seqRange) {
-	n := r.hi - r.lo // one less than the number of sends; numbers wrap around
+	n := r.hi - r.lo // the number of sends less one; the subtraction may wrap around
 	for i := uint32(0); ; i++ {
 		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
 			l.recs[k].done = true
@@ -94,8 +92,7 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take removes and returns the first range of complete calls. If there is none, ok is false, and none
-// reports whether no call is in progress either.
+// take removes the first range of complete calls. none means that no call is in progress.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,15 +104,13 @@ func (l *sendLog) take() (r seqRange, ok, none bool) {
 	return r, true, false
 }
 
-// underWay returns how many calls are not complete.
 func (l *sendLog) underWay() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
 }
 
-// abandon stops counting the calls in progress, because nobody will read their completions.
-// Binding.Done does not depend on the count: it waits until the kernel no longer uses the memory.
+// abandon ends the counting of calls, when nobody will read their completions.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ func (c *Conn) info() (info *unix.TCPInfo, ok bool) {
 	return info, err == nil
 }
 
-// progress returns a number that changes with each byte received and each byte acknowledged.
+// progress returns a number that changes with each byte received or acknowledged.
 func (c *Conn) progress() uint64 {
 	info, ok := c.info()
 	if !ok {
@@ -36,7 +36,7 @@ func (c *Conn) progress() uint64 {
 	return info.Bytes_received + info.Bytes_acked
 }
 
-// mss returns the present maximum segment size, or 65536 if it is unknown.
+// mss returns the maximum segment size, or 65536 if it is unknown.
 func (c *Conn) mss() int {
 	if info, ok := c.info(); ok && info.Snd_mss > 0 {
 		return int(info.Snd_mss)

@@ -16,22 +16,21 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// counters has a device's counters, which start at Open. The interface's counters have started before.
+// counters has what a device has counted since Open.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
-	segments segments // of the connections that have ended
+	segments segments // of connections that have ended
 	base     nicCounters
-	last     nicCounters // never decrease, although drivers clear their counters at a reset
+	last     nicCounters // the last result of since: counters never decrease, although drivers clear theirs
 }
 
 type segments struct{ in, out, retrans uint64 }
 
-// nicCounters are the interface's counters.
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since returns the largest increase of each of the interface's counters since Open that it has seen.
+// since returns the increase of the interface's counters since Open.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +46,6 @@ func (c *counters) since(n nicCounters) nicCounters {
 	}
 }
 
-// count adds the segments of a connection to the device's counters when the connection ends.
 func (c *Conn) count(fd int) {
 	info, err := tcpInfo(fd)
 	if err != nil {
@@ -64,15 +62,14 @@ func (s *segments) add(i *unix.TCPInfo) {
 	s.retrans += uint64(i.Total_retrans)
 }
 
-// nicCounters reads the kernel's counters. Unavailable ones are 0.
+// nicCounters returns the interface's counters; a counter that is not available is 0.
 func (d *Device) nicCounters() nicCounters {
 	var n nicCounters
 	if link, err := netlink.LinkByIndex(d.index); err == nil && link.Attrs().Statistics != nil {
 		st := link.Attrs().Statistics // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
 		n = nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}
 	}
-	// Drivers report the same drops in several counters, so use the largest one. Some drivers use
-	// none of the standard counters.
+	// Drivers report the same drops in several counters.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
 	}
@@ -82,7 +79,7 @@ func (d *Device) nicCounters() nicCounters {
 	return n
 }
 
-// From include/uapi/linux/ethtool.h, except maxDriverCounters, the most counters that driverDrops reads.
+// From include/uapi/linux/ethtool.h, except maxDriverCounters.
 const (
 	ethtoolGSTRINGS   = 0x1b
 	ethtoolGSTATS     = 0x1d
@@ -92,8 +89,7 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops returns the sum of the driver's own counters (ethtool -S) whose names say that they count
-// packets for which the NIC had no buffer.
+// driverDrops sums the driver's own counters (ethtool -S) of packets for which the NIC had no buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -105,7 +101,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	if n == 0 || n > maxDriverCounters {
 		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
 	}
-	// The kernel writes all counters that exist at the call, so leave room for counters of more queues.
+	// The kernel writes all counters that exist at the time of the call: leave room for more.
 	room := 2*int(n) + maxDriverCounters/16
 	// struct ethtool_gstrings: u32 cmd, set, len
 	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
@@ -125,18 +121,17 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops reports whether a counter's name contains one of the words that drivers use for such
-// drops. Some drivers have a counter for each queue and their sum; the words match only one of these:
-// gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
+// countsDrops reports whether a counter's name has a word by which a driver names such drops: gve
+// rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards. The words must not match both a counter of
+// each queue and their sum.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
 }
 
-// Stats implements devmem.Device. The interface's drop counters include other programs' drops. The
-// kernel does not report where a binding's pages are: Posted counts pages in receive buffers, in
-// sockets, and in caches together; Held counts tokens, and a page may have several; Sends is exact
-// only after completions were read.
+// Stats implements devmem.Device. The interface's drop counters include other programs' drops. Posted counts
+// pages in receive buffers, sockets and caches together; Held counts tokens; Sends is exact only after
+// completions were read.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),
@@ -149,7 +144,7 @@ func (d *Device) Stats() devmem.Stats {
 	var now nicCounters
 	if !d.closing {
 		now = d.nicCounters()
-		st.Queues, _ = d.netdev.rxQueues(d.index) // none while the interface is down
+		st.Queues, _ = d.netdev.rxQueues(d.index)
 	}
 	n := d.count.since(now)
 	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
@@ -157,12 +152,11 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// segments returns the sum over the open and the ended connections; one that lingers is counted when
-// it ends. It also reads the open ones' available completions.
+// A connection that lingers is counted when it ends.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()
-	// Read after All, because a connection that does not linger is counted here before it is removed from conns.
+	// Read the open connections first: a connection is counted before it is removed from conns.
 	sum := d.count.segments
 	d.count.mu.Unlock()
 	for _, c := range conns {

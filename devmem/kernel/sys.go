@@ -10,8 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make: such as those whose vectors hold no pointers,
-// or whose results the package drops.
+// System calls that golang.org/x/sys/unix cannot make.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -24,13 +23,12 @@ const (
 // iovec is struct iovec with an address that is not Go's, such as an offset in a dma-buf.
 type iovec struct{ base, len uint64 }
 
-// The kernel's iovec has two words on every 64-bit architecture; no other is supported.
+// Only 64-bit architectures are supported.
 var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
 
-// maxIovecs is UIO_MAXIOV: the limit of sendmsg.
+// maxIovecs is UIO_MAXIOV.
 const maxIovecs = 1024
 
-// retryEINTR calls f until no signal interrupts it.
 func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	for {
 		n, e := f()
@@ -44,7 +42,6 @@ func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	}
 }
 
-// sendmsg sends the memory in iov.
 func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 	var m unix.Msghdr
 	if len(iov) > 0 {
@@ -85,8 +82,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc int, err error) {
 	return n, min(int(m.Controllen), len(control)), nil
 }
 
-// dontNeed calls setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed
-// (net/core/sock.c:sock_devmem_dontneed).
+// dontNeed returns how many frags were freed (net/core/sock.c:sock_devmem_dontneed).
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	k := encodeTokens(&b, ranges)
@@ -101,11 +97,10 @@ func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
 	data unsafe.Pointer
-	_    [16]byte // the union has 24 bytes
+	_    [16]byte // the rest of a union of 24 bytes
 }
 
-// ethtoolIoctl calls SIOCETHTOOL on a network interface; b begins with the command and has room for
-// the answer.
+// ethtoolIoctl calls SIOCETHTOOL; b begins with the command and has room for the answer.
 func ethtoolIoctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL
@@ -143,7 +138,6 @@ func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 	})
 }
 
-// bindToNode makes the pages of a mapping come from one NUMA node.
 func bindToNode(b []byte, node int) error {
 	if len(b) == 0 || node < 0 || node > 63 {
 		return fmt.Errorf("numa node %d: %w", node, unix.EINVAL)

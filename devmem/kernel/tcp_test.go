@@ -21,8 +21,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The example needs a NIC with devmem TCP: it runs, and its output is compared, in a guest
-	// (internal/job/boot, TestProgramRunsInAGuest).
+	// The example does not run here, as it needs a NIC with devmem TCP (internal/job/boot,
+	// TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
@@ -46,7 +46,6 @@ var errNever = errors.New("never")
 
 var localhost = netip.MustParseAddr("127.0.0.1")
 
-// host is the ordinary sockets of this machine.
 type host struct{ addr netip.Addr }
 
 func (h host) Addr() netip.Addr { return h.addr }
@@ -59,7 +58,8 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
 }
 
-// onLoopback reports whether a case is run over the loopback, which receives nothing in device memory.
+// onLoopback reports whether a test case can run on the loopback interface, where no data arrives in device
+// memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
 		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
@@ -89,7 +89,6 @@ func TestConformanceOverLoopback(t *testing.T) {
 	}
 }
 
-// listen listens on any free port of an address.
 func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, netip.AddrPort) {
 	t.Helper()
 	l := testkit.Must(d.Listen(netip.AddrPortFrom(addr, 0)))(t)
@@ -97,7 +96,7 @@ func listen(t testing.TB, d devmem.Device, addr netip.Addr) (devmem.Listener, ne
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// pair returns the two ends of a new connection: the device's and the host's.
+// pair returns the device's and the host's end of a connection.
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
 	l, addr := listen(t, d, localhost)
@@ -108,7 +107,6 @@ func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	return c.(*Conn), h
 }
 
-// errOf returns the last result of a call as an error.
 func errOf(results ...any) error {
 	err, _ := results[len(results)-1].(error)
 	return err
@@ -189,9 +187,9 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		select {
 		case err := <-ended:
 			testkit.OK(t, err)
-		case <-time.After(100 * time.Millisecond): // the backlog is full
+		case <-time.After(100 * time.Millisecond):
 			cancel(errNever)
-			if err := <-ended; err != nil { // otherwise it was slow, and there was room
+			if err := <-ended; err != nil { // a nil error means that the peer had room
 				wantErr(t, "dial", err, errNever)
 				return
 			}
@@ -355,8 +353,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// Sends whose completions are not read fill a socket's limited memory; SendDevmem then reads completions
-// itself, which frees the memory.
+// SendDevmem itself reads completions when the socket's memory for them is full.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

@@ -6,18 +6,17 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// tokens records the issued tokens of a connection, so that Close can return them and Stats can
-// count them. The kernel issues the lowest free numbers, from 1
-// (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
+// tokens records the tokens that the kernel has issued for a connection. The kernel issues the lowest free
+// number, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill).
 type tokens struct {
 	mu   sync.Mutex
-	held []*binding // by token; nil: the token is not issued
+	held []*binding // by token; nil: not issued
 }
 
 // foreignBinding stands for bindings of other programs.
 var foreignBinding = &binding{}
 
-// maxTrack bounds the slice: tokens from maxTrack on are not recorded.
+// maxTrack bounds held; higher tokens are not recorded.
 const maxTrack = 1 << 26
 
 func (t *tokens) issued(d *Device, frags []devmem.Frag) {
@@ -36,9 +35,8 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned records the tokens that DONTNEED will free, by the kernel's rules: tokens beyond the limit
-// of a call stay issued. Call it before DONTNEED, because the kernel may issue a freed token again at
-// once.
+// returned records that tokens are returned. It must be called before DONTNEED: the kernel may issue a freed
+// token again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +54,6 @@ func (t *tokens) returned(ranges []devmem.TokenRange) {
 	}
 }
 
-// release returns all issued tokens to the kernel.
 func (t *tokens) release(fd int) {
 	t.mu.Lock()
 	var list devmem.Tokens
@@ -68,7 +65,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the kernel frees the tokens when it destroys the socket
+			return // the socket is closed, and the kernel frees its tokens
 		}
 	}
 }

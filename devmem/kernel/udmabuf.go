@@ -14,13 +14,12 @@ import (
 
 // UDMABufOptions are the options of NewUDMABuf.
 type UDMABufOptions struct {
-	Size uint64 // size of GPU 0's memory, whole pages
+	Size uint64 // bytes of GPU 0's memory, whole pages
 	Node int    // NUMA node of the memory; -1: any
 }
 
-// UDMABuf is an Exporter for machines without a GPU: GPU 0 is a memfd, and its dma-bufs come from
-// /dev/udmabuf. The memory of a NUMA node without CPUs can play the role of a device's. The
-// module's parameter size_limit_mb (64) limits the size of a dma-buf.
+// UDMABuf is an Exporter for machines without a GPU: GPU 0 is a memfd, and its dma-bufs come from /dev/udmabuf.
+// The module's parameter size_limit_mb limits a dma-buf's size.
 type UDMABuf struct {
 	dev   int
 	memfd int
@@ -28,7 +27,7 @@ type UDMABuf struct {
 	once  sync.Once
 }
 
-// NewUDMABuf allocates all of the memory, so that no page is missing when the NIC writes to it.
+// NewUDMABuf allocates the memory.
 func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if o.Size == 0 || o.Size%devmem.PageSize != 0 || o.Size > 1<<47 {
 		return nil, fmt.Errorf("udmabuf of %#x bytes: not whole pages: %w", o.Size, syscall.EINVAL)
@@ -48,15 +47,14 @@ func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if err := unix.Ftruncate(u.memfd, int64(o.Size)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	// udmabuf needs a file that cannot shrink, and can be written
-	// (drivers/dma-buf/udmabuf.c:check_memfd_seals).
+	// The memfd must be sealed (drivers/dma-buf/udmabuf.c:check_memfd_seals).
 	if _, err := unix.FcntlInt(uintptr(u.memfd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return nil, os.NewSyscallError("F_ADD_SEALS", err)
 	}
 	if u.mem, err = unix.Mmap(u.memfd, 0, int(o.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	if o.Node >= 0 { // shmem keeps a mapping's policy with the file
+	if o.Node >= 0 { // the memfd (shmem) keeps the policy of this mapping
 		if err := bindToNode(u.mem, o.Node); err != nil {
 			return nil, os.NewSyscallError("mbind", err)
 		}
@@ -88,7 +86,7 @@ func (u *UDMABuf) Bytes() []byte { return u.mem }
 // FD returns the memfd.
 func (u *UDMABuf) FD() int { return u.memfd }
 
-// Close releases the memory; the kernel frees it when no dma-buf of it is left.
+// Close releases the memory; existing dma-bufs keep it.
 func (u *UDMABuf) Close() error {
 	var errs []error
 	u.once.Do(func() {

@@ -11,8 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Without /dev/udmabuf NewUDMABuf returns ENOENT. With it, Export makes a dma-buf whose references can
-// be counted; package kerneltest tests this in guests.
+// NewUDMABuf returns ENOENT if there is no /dev/udmabuf.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
 		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
@@ -58,7 +57,7 @@ func TestOnlyADMABufHasReferences(t *testing.T) {
 	wantErr(t, "a node that is not there", bindToNode(b, 63), syscall.EINVAL)
 }
 
-// A Device opens this machine's loopback interface, and reads its features and counters.
+// A Device opens a real interface.
 func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeGPU exports descriptors that are no dma-bufs.
+// fakeGPU exports descriptors that are not dma-bufs.
 type fakeGPU struct {
 	size uint64
 	open atomic.Int64
@@ -33,8 +33,7 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, func() error { g.open.Add(-1); return nil }, nil
 }
 
-// testDevice is a device over a fake interface, with sockets on the loopback. Its transmit bindings
-// are of host memory, so sends are plain MSG_ZEROCOPY.
+// testDevice is a device over a fake interface. Its transmit bindings are of host memory.
 type testDevice struct {
 	*Device
 	nic *fakeNIC

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// buffer is a devmem.Buffer.
 type buffer struct {
 	devmembase.Region
 	d   *Device
@@ -52,7 +51,6 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return &buffer{Region: region, d: d, mem: d.gpus[gpu].Bytes()[off : off+size : off+size]}, nil
 }
 
-// binding is a devmem.Binding.
 type binding struct {
 	d      *Device
 	id     uint32
@@ -63,14 +61,15 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	// Receive: the free pages; for each page, how many queued chunks and how many tokens hold it.
+	// Fields of a receive binding: the free pages; for each page, how many queued chunks and how many tokens hold
+	// it.
 	free         []uint32
 	queued, held []uint32
-	room         chan struct{} // closed when pages become free, or the binding is closed; nil: no reader waits
-	sends        int           // transmit: calls of SendDevmem in progress
+	room         chan struct{} // closed when a page becomes free, or the binding is closed
+	sends        int           // calls of SendDevmem in progress
 }
 
-// buffer returns b as a *buffer, or an error if it cannot be bound. Under d.mu.
+// buffer returns the device's buffer b if it can be bound. The caller holds d.mu.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -85,7 +84,7 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	return x, nil
 }
 
-// bind makes a binding of a buffer, without pages. Under d.mu.
+// bind makes a binding of the buffer. The caller holds d.mu.
 func (b *buffer) bind(tx bool, queues []int) *binding {
 	d := b.d
 	d.lastID++
@@ -155,7 +154,7 @@ func (b *binding) Close() error {
 	return nil
 }
 
-// wake wakes the readers that wait for pages. Under b.mu.
+// wake wakes the callers of take that wait for pages. The caller holds b.mu.
 func (b *binding) wake() {
 	if b.room != nil {
 		close(b.room)
@@ -163,7 +162,7 @@ func (b *binding) wake() {
 	}
 }
 
-// unlock unlocks b.mu, and ends the binding if it is closed and nothing uses its memory.
+// unlock unlocks b.mu, and makes the binding done if it is closed and its memory is not in use.
 func (b *binding) unlock() {
 	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
 	b.mu.Unlock()
@@ -172,13 +171,13 @@ func (b *binding) unlock() {
 	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	if b.d.bindings[b.id] == b { // the first call
+	if b.d.bindings[b.id] == b {
 		delete(b.d.bindings, b.id)
 		close(b.done)
 	}
 }
 
-// take returns up to n pages for payload; if none is free, a channel to wait for; neither if the
+// take returns up to n free pages, or if none is free a channel that is closed when one may be; neither if the
 // binding is closed.
 func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
@@ -194,24 +193,22 @@ func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	}
 	k := max(len(b.free)-n, 0)
 	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
-	slices.Reverse(pages) // the last free page is taken first
+	slices.Reverse(pages) // in the order of a stack: the last free page first
 	for _, p := range pages {
 		b.queued[p]++
 	}
 	return pages, nil
 }
 
-// page returns a page's memory.
 func (b *binding) page(i uint32) []byte { return b.buf.mem[int(i)*devmem.PageSize:][:devmem.PageSize] }
 
-// hold adds a token's reference to a page.
 func (b *binding) hold(i uint32) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held[i]++
 }
 
-// unhold drops a token's reference to a page, unqueue drops a queue's.
+// unhold drops a token's reference to page i, unqueue a queued chunk's.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
@@ -225,7 +222,7 @@ func (b *binding) drop(i uint32, refs []uint32) {
 	}
 }
 
-// facts returns the binding and its counters. Under d.mu.
+// facts describes the binding for diagnoses. The caller holds d.mu.
 func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,32 +21,30 @@ import (
 )
 
 const (
-	// maxQueued is the number of bytes in a connection's queue, read from the socket and not yet
-	// received by the user, from which on the goroutine read pauses, so that TCP's window closes.
+	// maxQueued is the number of received bytes in the queue from which on the connection reads no more.
 	maxQueued = 1 << 20
-	batch     = 32       // pages that are filled at a time
-	linearMax = 64 << 10 // bytes of host memory that are filled at a time
+	batch     = 32       // pages to take at a time
+	linearMax = 64 << 10 // bytes of host memory to read at a time
 )
 
-// chunk is a piece of the stream that was read from the socket.
+// chunk is a piece of the stream.
 type chunk struct {
-	b    *binding // nil: in host memory
+	b    *binding // nil: the bytes are in host
 	page uint32
 	off  int // in the page, or in host
 	n    int
 	host []byte
 }
 
-// token is the page that an issued token holds; b is nil if the token is not issued.
+// token is the page of an issued token; b is nil if the number is free.
 type token struct {
 	b    *binding
 	page uint32
 }
 
-// conn is a devmem.Conn. A goroutine reads the socket, as a NIC would, and steers the data by the
-// present rules.
+// conn is a devmem.Conn. A goroutine reads the socket, and puts the bytes where the current rules steer them.
 type conn struct {
-	*net.TCPConn // addresses, SetLinger
+	*net.TCPConn // for its addresses and SetLinger
 	d            *Device
 	raw          syscall.RawConn
 	src, dst     netip.AddrPort // as in received packets
@@ -56,23 +54,23 @@ type conn struct {
 	queue  []chunk // queue[first:] has bytes
 	first  int
 	bytes  int
-	err    error         // the socket's error, for receivers after the queued data; io.EOF: the stream's end
-	news   chan struct{} // closed when there is news for receivers; never nil
-	room   chan struct{} // closed when the queue has room again; nil: the reader does not wait
-	tokens []token       // token number i is at i-1
-	low    int           // no index below has a free number
+	err    error         // the socket's error or io.EOF, which follows the queued data
+	news   chan struct{} // closed when there is news for receivers
+	room   chan struct{} // closed when the queue has room again; nil: read does not wait for it
+	tokens []token       // token number i is at index i-1
+	low    int           // no index below low has a free number
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // held by SendDevmem and Write: one call at a time
+	sending sync.Mutex // held during a send
 	sends   sends
-	ended   chan struct{} // closed by Close
+	ended   chan struct{}
 }
 
-// open makes a conn of a socket, which it owns.
+// open makes a conn, which owns the socket.
 func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	raw, err := t.SyscallConn()
 	if err != nil {
@@ -87,13 +85,12 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	return c, nil
 }
 
-// notify wakes the receivers that wait for news. Under c.mu.
+// notify tells waiting receivers that there is news. The caller holds c.mu.
 func (c *conn) notify() {
 	close(c.news)
 	c.news = make(chan struct{})
 }
 
-// read is the goroutine that fills the queue.
 func (c *conn) read() {
 	for {
 		c.mu.Lock()
@@ -132,7 +129,7 @@ func (c *conn) read() {
 	}
 }
 
-// release drops the queue's references to the pages of chunks.
+// release drops the chunks' references to their pages.
 func release(list []chunk) {
 	for _, x := range list {
 		if x.b != nil {
@@ -141,19 +138,18 @@ func release(list []chunk) {
 	}
 }
 
-// readable waits until the socket has bytes, or has ended.
 func (c *conn) readable() (failed error) {
 	err := c.raw.Read(func(fd uintptr) bool {
 		var one [1]byte
 		_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		failed = os.NewSyscallError("recvfrom", e) // the socket reports it only once
+		failed = os.NewSyscallError("recvfrom", e) // the socket reports an error only once
 		return e != unix.EAGAIN && e != unix.EINTR
 	})
 	return cmp.Or(err, failed)
 }
 
-// fill waits until the socket has bytes, and reads some of them to where the rules steer them. It takes
-// pages after the wait: a connection that waits must hold none.
+// fill waits for bytes, and reads some to where the rules steer them. It takes pages only after the wait: a
+// connection that waits must hold none.
 func (c *conn) fill() (list []chunk, err error) {
 	for {
 		if err := c.readable(); err != nil {
@@ -165,7 +161,7 @@ func (c *conn) fill() (list []chunk, err error) {
 		if b != nil {
 			pages, room = b.take(batch)
 		}
-		if room != nil { // a NIC without buffers drops, and TCP retransmits
+		if room != nil { // no page is free: a NIC would drop the packet
 			c.d.drops.Add(1)
 			select {
 			case <-room:
@@ -209,8 +205,8 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// await waits until data can be received. If it returns nil, it holds c.mu. With dontWait it returns
-// EAGAIN, unwrapped, if no data is there and the connection has not failed or ended.
+// await waits until the queue has a byte, or returns an error. It holds c.mu if it returns nil. With dontWait
+// it may return EAGAIN, unwrapped.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -252,7 +248,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// took removes n bytes from the first chunk. Under c.mu.
+// took removes n bytes from the first chunk. The caller holds c.mu.
 func (c *conn) took(n int) int {
 	x := &c.queue[c.first]
 	x.off, x.n, c.bytes = x.off+n, x.n-n, c.bytes-n
@@ -289,7 +285,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 		x := c.queue[i]
 		k := min(x.n, len(linear)-n)
 		switch {
-		case trunc: // discards either kind
+		case trunc:
 		case (x.b != nil) != device:
 			return n, nfrags, nlinear, nil
 		case x.b == nil:
@@ -320,7 +316,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 	return n, nfrags, nlinear, nil
 }
 
-// token issues the lowest free number. Under c.mu.
+// token issues the lowest free number for a page. The caller holds c.mu.
 func (c *conn) token(b *binding, page uint32) uint32 {
 	for c.low < len(c.tokens) && c.tokens[c.low].b != nil {
 		c.low++
@@ -357,7 +353,7 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// free takes back the token at index i of c.tokens. Under c.mu.
+// free takes back the token at index i. The caller holds c.mu.
 func (c *conn) free(i int) {
 	t := c.tokens[i]
 	c.tokens[i], c.low = token{}, min(c.low, i)
@@ -393,8 +389,8 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline implements net.Conn. The socket itself has no read deadline, because the goroutine
-// read waits for it all the time.
+// SetReadDeadline implements net.Conn. It sets no deadline of the socket: the goroutine read waits
+// without one.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

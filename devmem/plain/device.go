@@ -18,17 +18,16 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Bounds of a Device.
 const (
 	maxQueues = 256
 	maxRules  = 1024
-	minPages  = 16 // minimum pages of a receive binding, for each of its queues
+	minPages  = 16 // for each bound queue
 )
 
-// Options of New.
+// Options are options of New.
 type Options struct {
-	GPUs   []*GPU // GPU i is GPUs[i]; the caller still owns them
-	Queues int    // number of receive queues, queue 0 among them: 2 to 256; none given (0): 16
+	GPUs   []*GPU // owned by the caller
+	Queues int    // number of receive queues, 2 to 256; 0 means 16
 }
 
 // Device is a devmem.Device over the operating system's TCP.
@@ -43,7 +42,7 @@ type Device struct {
 	bindings map[uint32]*binding
 	lastID   uint32
 	ends     devmembase.Set[io.Closer] // connections and listeners
-	work     sync.WaitGroup            // goroutines of connections
+	work     sync.WaitGroup
 
 	rxDevice, rxLinear, txDevice, txLinear, drops atomic.Uint64
 }
@@ -64,7 +63,7 @@ func New(o Options) (*Device, error) {
 
 var errClosed = fmt.Errorf("device: %w", net.ErrClosed)
 
-// use returns an error if the device is closed. Under d.mu.
+// use returns an error if the device is closed. The caller holds d.mu.
 func (d *Device) use() error {
 	if d.closed {
 		return errClosed
@@ -103,7 +102,7 @@ func (d *Device) DelFlow(id devmem.FlowID) error {
 	return nil
 }
 
-// SetRSS implements devmem.Device. It has no effect: data that matches no rule is in host memory.
+// SetRSS implements devmem.Device. It has no effect.
 func (d *Device) SetRSS(n int) error {
 	if n < 1 || n > len(d.queues) {
 		return fmt.Errorf("rss over %d queues: 1 to %d: %w", n, len(d.queues), syscall.EINVAL)
@@ -111,16 +110,16 @@ func (d *Device) SetRSS(n int) error {
 	return nil
 }
 
-// steered returns the binding to which payload of a flow now goes; nil: host memory. src and dst
-// are as in received packets. Of several matching rules the one with most fields applies, and among
-// these the oldest.
+// steered returns the binding to which a flow is steered; nil: host memory. src and dst are as in received
+// packets.
 func (d *Device) steered(src, dst netip.AddrPort) *binding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.queues[d.queueOf(src, dst)] // queue 0 has no binding
 }
 
-// queueOf returns the queue of a flow; 0 if no rule matches. Under d.mu.
+// queueOf returns the queue of the matching rule with most fields, the oldest of several; 0 if no rule matches.
+// The caller holds d.mu.
 func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
@@ -164,7 +163,6 @@ func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem
 	return d.open(c.(*net.TCPConn))
 }
 
-// listener is a devmem.Listener.
 type listener struct {
 	*net.TCPListener
 	d *Device
@@ -218,7 +216,7 @@ func (d *Device) Close() error {
 		if c, ok := x.(*conn); ok {
 			_ = c.SetLinger(0)
 		}
-		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its user may have closed it before
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have closed it
 			errs = append(errs, err)
 		}
 	}

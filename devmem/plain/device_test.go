@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// peerHost is the operating system's TCP.
 type peerHost struct{ addr netip.Addr }
 
 func (h peerHost) Addr() netip.Addr { return h.addr }
@@ -36,7 +35,6 @@ func (h peerHost) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, erro
 	return d.DialContext(ctx, "tcp", r.String())
 }
 
-// newDevice returns a device with a GPU of 4 MiB, which are closed at the end of the test.
 func newDevice(t *testing.T) (*Device, *GPU) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -61,7 +59,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a receive binding, a connection whose payload goes to it, and the connection's other end.
+// pair returns a receive binding, and both ends of a connection that is steered to it.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -77,8 +75,7 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// Without a receiver the connection reads about maxQueued bytes from its socket, and no more: the other
-// end can write only a bounded amount.
+// A connection whose user does not receive reads about maxQueued bytes.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -112,7 +109,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection whose user holds all pages makes no progress, and continues when the user returns tokens.
+// A connection without free pages continues when tokens are returned.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -162,8 +159,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A read deadline that has passed can be moved into the future. A waiting call ends when its deadline is
-// moved to the present, or its peer closes.
+// A new deadline ends a call that waits already.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -183,7 +179,7 @@ func TestDeadlineMoves(t *testing.T) {
 		done <- err
 	}()
 	testkit.OK(t, c.SetReadDeadline(time.Now()))
-	testkit.OK(t, peer.Close()) // either ends it
+	testkit.OK(t, peer.Close()) // the deadline and the peer's close both end the call
 	if err := <-done; err == nil {
 		t.Error("received")
 	}
@@ -198,7 +194,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A send to a peer that reads nothing ends at the stall limit; the connection stays usable.
+// After a stall the connection can still be used.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -227,7 +223,7 @@ func TestSendStalls(t *testing.T) {
 	testkit.OK(t, tx.Close())
 }
 
-// A reset after a FIN ends the wait for acknowledgments.
+// A reset that follows a FIN is an error.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

@@ -11,7 +11,6 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// stalled returns the error for a call that waits on a connection without progress.
 func (c *conn) stalled(op string, idle time.Duration) error {
 	x := c.facts()
 	x.Op, x.Idle = op, idle
@@ -30,7 +29,7 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
 }
 
-// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
+// Diagnose serves devmem.Diagnose.
 func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *conn) facts() diagnosis.Connection {
@@ -45,7 +44,6 @@ func (c *conn) facts() diagnosis.Connection {
 	return x
 }
 
-// facts collects the device's bindings and rules, and the connections that hold tokens.
 func (d *Device) facts() (f diagnosis.Device) {
 	d.mu.Lock()
 	f.Rules = slices.Collect(maps.Values(d.rules))
@@ -71,7 +69,7 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// allBindings returns the bindings that are not done. Under d.mu.
+// allBindings returns the bindings that are not done. The caller holds d.mu.
 func (d *Device) allBindings() (all []diagnosis.Binding) {
 	for _, id := range slices.Sorted(maps.Keys(d.bindings)) {
 		all = append(all, d.bindings[id].facts())

@@ -11,14 +11,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// GPU is ordinary memory in the role of a GPU's.
+// GPU is ordinary memory that plays the role of a GPU's.
 type GPU struct {
 	mem   []byte
 	close func() error
 }
 
-// NewGPU allocates size bytes, whole pages (EINVAL); they are zero. A page costs memory when it is
-// first written.
+// NewGPU allocates size bytes. EINVAL: these are no whole pages.
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
@@ -37,6 +36,5 @@ func (g *GPU) Bytes() []byte { return g.mem }
 // Size returns the size of the memory in bytes.
 func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
-// Close releases the memory. Devices that use it must be closed before, and Memories no longer
-// used.
+// Close releases the memory. Nothing may use it any more.
 func (g *GPU) Close() error { return g.close() }

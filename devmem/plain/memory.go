@@ -11,18 +11,16 @@ import (
 	"vnic.dev/vnic/internal/elements"
 )
 
-// Memory is a devmem.Memory in which the CPU does the work, on memory that it can access. An
-// operation costs a pass over the moved bytes, and checks its context at least once per MiB.
+// Memory is a devmem.Memory in which the CPU does the work. Operations check their contexts once per MiB.
 type Memory struct{ devmem.Memory }
 
 var _ devmem.Memory = (*Memory)(nil)
 
-// worker does the work of a Memory.
 type worker struct {
 	bytes func(gpu int, off, size uint64) ([]byte, error)
 }
 
-// NewMemory returns a Memory of GPUs, which are numbered in this order, as in a Device.
+// NewMemory returns a Memory of GPUs, numbered in this order.
 func NewMemory(gpus ...*GPU) *Memory {
 	return MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
 		if gpu < 0 || gpu >= len(gpus) {
@@ -36,22 +34,19 @@ func NewMemory(gpus ...*GPU) *Memory {
 	})
 }
 
-// MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes
-// returns size bytes of a GPU's memory from off on, or fewer if fewer are contiguous: then whole
-// pages, except at the end. It is called from several goroutines; its result is used until the
-// method of Memory that called it returns.
+// MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes returns size
+// bytes of a GPU's memory from off on; if fewer are contiguous, it returns these, which must be whole pages. It
+// is called from several goroutines; its result is used until the method of Memory that called it returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }
 
-// step is the most bytes that are processed between two checks of the context: whole elements of any
-// type.
+// step is the most bytes between two checks of the context.
 const step = 1 << 20
 
-// memory returns up to n bytes from pos on: fewer if fewer are contiguous, at least one.
+// memory returns between 1 and n bytes from pos on.
 type memory func(pos, n uint64) ([]byte, error)
 
-// memoryOf returns the memory of a buffer from off on.
 func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 	return func(pos, n uint64) ([]byte, error) {
 		pos += b.Offset() + off
@@ -63,10 +58,9 @@ func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 	}
 }
 
-// host returns host memory as a memory.
 func host(b []byte) memory { return func(pos, n uint64) ([]byte, error) { return b[pos:][:n], nil } }
 
-// pairs calls f with pieces of equal length of dst and src, n bytes in all, and counts the bytes.
+// pairs walks over n bytes of dst and src, and calls f with pieces of equal length of both.
 func pairs(ctx context.Context, dst, src memory, n uint64, count *atomic.Uint64, f func(dst, src []byte)) error {
 	for pos := uint64(0); pos < n; {
 		if ctx.Err() != nil {

@@ -16,17 +16,15 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// sends records the calls of SendDevmem that are not complete.
+// sends records incomplete calls of SendDevmem.
 type sends struct {
 	mu     sync.Mutex
 	total  uint64   // bytes written to the socket
-	done   uint32   // calls before this number were reported as complete
-	ends   []uint64 // stream positions of the ends of the calls from number done on
+	done   uint32   // number of the first call not yet reported as complete
+	ends   []uint64 // where the calls from done on end in the stream
 	failed error    // the socket's error
 }
 
-// writable returns the error of a call whose write to the socket returned err: net.ErrClosed after
-// Close, else err.
 func (c *conn) writable(err error) error {
 	if devmembase.IsClosed(c.ended) {
 		return c.wrap("send", net.ErrClosed)
@@ -47,8 +45,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records that the socket took n bytes and returned err; call is set for a call of
-// SendDevmem, not set for Write.
+// wrote records that n bytes were written to the socket, and the socket's error; call: by SendDevmem.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -62,7 +59,7 @@ func (c *conn) wrote(n int, err error, call bool) {
 	}
 }
 
-// passing reports whether the connection goes on after an error.
+// passing reports whether the connection can still be used after err.
 func passing(err error) bool {
 	stalled := (*devmem.StallError)(nil)
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &stalled)
@@ -90,12 +87,12 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // this call has sent bytes; the next call returns the error
+		err = nil // the next call returns the error
 	}
 	return int(k), c.writable(err)
 }
 
-// begin counts a send in progress; it returns false if the binding is closed.
+// begin counts a send, unless the binding is closed.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,21 +103,19 @@ func (b *binding) begin() bool {
 	return true
 }
 
-// end ends a send, whose bytes the socket has copied.
 func (b *binding) end() {
 	b.mu.Lock()
 	defer b.unlock()
 	b.sends--
 }
 
-// unacknowledged returns how many bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
+// unacknowledged returns how many sent bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
 func (c *conn) unacknowledged() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 
-// reset returns an error if the connection has failed. It asks the socket, because the goroutine read
-// may have ended at the peer's FIN, and then sees no later error.
+// reset returns an error of the socket that the goroutine read misses, as it ends at the peer's FIN.
 func (c *conn) reset() (err error) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
@@ -135,14 +130,13 @@ func (c *conn) reset() (err error) {
 	return err
 }
 
-// Bounds of the interval at which ReadCompletion polls.
+// Bounds of the polling interval.
 const (
 	lookSoon = 100 * time.Microsecond
 	lookLate = 10 * time.Millisecond
 )
 
-// ReadCompletion implements devmem.Conn. It polls the socket while it waits, because
-// acknowledgments cause no event.
+// ReadCompletion implements devmem.Conn. It polls: acknowledgments cause no event.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	s := c.watch("read completion")
 	s.Begin()
@@ -167,7 +161,7 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete returns the calls whose bytes were acknowledged, or the error of a failed connection.
+// complete returns the calls whose bytes the peer has acknowledged, or an error.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting := uint64(c.unacknowledged())
 	var reset error

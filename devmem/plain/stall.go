@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// progress returns a number that changes with each byte received and each byte acknowledged.
+// progress returns a number that changes with each byte received or acknowledged.
 func (c *conn) progress() (n uint64) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
@@ -20,7 +20,6 @@ func (c *conn) progress() (n uint64) {
 	return n
 }
 
-// watch returns a Stall that detects that the connection makes no progress, for a call op that waits on it.
 func (c *conn) watch(op string) *devmembase.Stall {
 	c.mu.Lock()
 	limit := c.stallLimit
@@ -29,8 +28,7 @@ func (c *conn) watch(op string) *devmembase.Stall {
 		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
-// send calls write, which writes to the socket and waits for room there. It ends the wait at the write
-// deadline, or when the connection stalls.
+// send calls write, and makes it return when the connection stalls.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch("send")
 	if s.Limit == 0 {

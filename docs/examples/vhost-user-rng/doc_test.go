@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The program stays small: its size shows how much code a device of another type needs.
+// The program's size shows how much code a device of another type needs.
 func TestProgramIsSmall(t *testing.T) {
 	program := string(testkit.Must(os.ReadFile("main.go"))(t))
 	_, body, _ := strings.Cut(program, "\n)\n") // after the imports
@@ -22,7 +22,7 @@ func TestProgramIsSmall(t *testing.T) {
 	}
 }
 
-// The tutorial shows the program unchanged: its blocks of Go, one after the other, are main.go.
+// The tutorial shows the program unchanged, in its blocks of Go.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"
 	text := testkit.Must(os.ReadFile(tutorial))(t)

@@ -25,8 +25,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// envMain names the variable that makes the test's binary run main, so that the test includes flags and
-// signals.
+// envMain names the variable that makes the test's binary run main, with flags and signals.
 const envMain = "VHOST_USER_RNG_MAIN"
 
 func TestMain(m *testing.M) {
@@ -37,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startDevice runs the program until the test ends, and returns its socket. At the test's end SIGTERM
-// must end the program with status 0, and the program must leave no socket.
+// startDevice runs the program until the test ends, when SIGTERM must end it with status 0, and returns its
+// socket.
 func startDevice(t *testing.T, args ...string) (path string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rng-") // short: a socket's path has 107 bytes at most
@@ -72,7 +71,7 @@ func startDevice(t *testing.T, args ...string) (path string) {
 	return path
 }
 
-// breaks counts the bytes that differ from the preceding byte plus 1.
+// breaks counts the bytes that are not the preceding byte plus 1.
 func breaks(b []byte) (n int) {
 	for i := 1; i < len(b); i++ {
 		if b[i] != b[i-1]+1 {
@@ -82,7 +81,7 @@ func breaks(b []byte) (n int) {
 	return n
 }
 
-// A guest under QEMU uses the program as its random number generator, and reads its bytes.
+// A guest under QEMU uses the program as its random number generator.
 //
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.
@@ -108,8 +107,8 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	})
 	testkit.OK(t, err)
 	defer m.Close()
-	// Linux fetches blocks of 32 bytes or more, returns each from its end, and uses some itself: 16
-	// bytes have successive numbers, or are parts of two blocks.
+	// Linux fetches blocks of 32 bytes or more, returns each from its end, and uses some itself: 16 bytes have
+	// successive numbers, or are parts of two blocks.
 	sizes := append([]int{1, 2}, slices.Repeat([]int{16}, 18)...)
 	var got struct {
 		Current string
@@ -135,7 +134,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	testkit.OK(t, m.PowerOff(t.Context()))
 }
 
-// Without QEMU: a driver in this process requests bytes, and again over a second connection.
+// Without QEMU: a driver in this process requests bytes, over two connections.
 //
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet runs the program that the image names on the console, and returns its exit status.
+// Applet runs the image's program on the console, and returns its exit status.
 func Applet([]string) int {
 	c, err := agent.ReadConfig()
 	if err == nil && c.Alone == nil {
@@ -41,7 +41,6 @@ func Applet([]string) int {
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
-	// With the kernel's driver, programs in any language get the GPU memory from a socket.
 	if n.name != "" && !c.Alone.OwnDriver {
 		go func() { say(gpusocket.Serve(context.Background(), n.name)) }()
 		env = append(env, "VNIC_GPU="+gpusocket.Path)
@@ -51,20 +50,19 @@ func Applet([]string) int {
 	}
 	say(lead(tty))
 	end, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // TCSBRK raises it if a shell has left another process group in the foreground
+	signal.Ignore(unix.SIGTTOU) // the ioctl TCSBRK raises it in a background process group
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
-	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the output is sent (tcdrain(3))
 	return status
 }
 
-// say prints an error, unless it is nil.
 func say(err error) {
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "vnic-guest:", err)
 	}
 }
 
-// greet prints the guest's interfaces and addresses for the user at the console, and sets the terminal's size.
+// greet prints messages to the terminal, and sets the terminal's size.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,
@@ -82,8 +80,7 @@ func greet(tty *os.File, n *network) {
 	}
 }
 
-// open opens the terminal behind the console, because /dev/console itself cannot become a program's
-// controlling terminal.
+// open opens the console's own device, as /dev/console cannot become a controlling terminal.
 func open(root string) (*os.File, error) {
 	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
 	if err != nil {
@@ -93,12 +90,11 @@ func open(root string) (*os.File, error) {
 	if len(names) == 0 {
 		return nil, errors.New("the kernel has no console: console=ttyS0 on its command line gives it one")
 	}
-	// The last name is the terminal behind /dev/console.
 	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment returns the program's environment: the image's variables, then the variables in found (connect's, and
-// VNIC_GPU) whose names the image does not have, then TERM from words, the kernel's command line.
+// environment returns the variables of image, the ones in found that image does not set, and TERM from words,
+// the kernel's command line.
 func environment(image, found, words []string) []string {
 	env := slices.Clone(image)
 	for _, e := range found {
@@ -115,12 +111,9 @@ func environment(image, found, words []string) []string {
 	return env
 }
 
-// lead makes this process the leader of a session, with tty as its controlling terminal if tty is a
-// terminal. When a session's leader exits, Linux hangs the terminal up, and a serial line discards
-// its unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
-// serial/serial_core.c). If the program were the leader, its last lines would be lost. The program
-// is in the same process group, so both processes get signals such as that of Ctrl-C; this process
-// ignores them.
+// lead makes this process a session leader, with tty as controlling terminal. When a leader exits, a serial
+// line discards unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
+// serial/serial_core.c): so the program must not be one.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -135,7 +128,7 @@ func lead(tty *os.File) error {
 	return nil
 }
 
-// run runs the program on the terminal, and returns in words how it ended, and its exit status.
+// run runs the program, and returns how it ended, in words and as exit status.
 func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
 	path, err := guestexec.Look(a.Path, env)
 	if err != nil {

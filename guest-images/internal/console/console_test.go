@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sysfs makes network interfaces, from a map of names to "driver place".
+// sysfs makes a /sys with these network interfaces; list has "driver place" by name.
 func sysfs(t *testing.T, list map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -37,8 +37,7 @@ func sysfs(t *testing.T, list map[string]string) string {
 	return root
 }
 
-// Only interfaces of the given driver are listed, in the order of their PCI slots, whatever their
-// names.
+// Interfaces are in the order of their PCI slots.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",
 		"eth2": "e1000e 0000:00:02.0"})
@@ -96,8 +95,6 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	}
 }
 
-// The last of several virtio NICs is not a kernel interface: the greeting names it and gives
-// advice.
 func TestInterfaceThatIsLeftIsNamed(t *testing.T) {
 	testkit.Equal(t, "line", left("eth1", "0000:00:05.0"), "eth1 is not the kernel's: of several virtio NICs the last "+
 		"one, 0000:00:05.0, is left to devmem programs ($VNIC_DEVICE); for two interfaces give the guest three NICs")
@@ -126,8 +123,6 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
-// Programs run, and their end is described, also if the console is no terminal.
-//
 // Invariant: vnic image: A guest runs without a host at its results channel.
 func TestProgramsEnd(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin"}

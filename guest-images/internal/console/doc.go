@@ -1,9 +1,3 @@
-// Package console runs a guest's program when the guest runs under a QEMU that vnic did not start,
-// in an image of `vnic image build`. It configures the network by DHCP, runs a program on the
-// console (agent.Alone) and prints how the program ended. Process 1 starts it as
-// agent.ConsoleApplet, and powers the guest off afterwards.
-//
-// The program's environment has what package guest and the tool devmem need: VNIC_DEVICE, and, if the
-// guest's address is of a vnic network, in VNIC_ADDR a separate address in that network, because the
-// kernel loses the addresses that a devmem program uses.
+// Package console runs a program in a guest under a QEMU that vnic did not start, in an image of `vnic image
+// build`. It configures the network by DHCP, and prints how the program ended (agent.Alone).
 package console

@@ -23,14 +23,14 @@ import (
 
 // network is the guest's network configuration.
 type network struct {
-	name  string // of the first kernel interface; "" = none
+	name  string // name of the first interface; "": none
 	lease dhcp.Lease
 	env   []string // variables for programs
-	more  []string // messages about other interfaces
+	more  []string // messages for the user
 }
 
-// connect configures the interfaces of driver a.Driver by DHCP; if programs drive a NIC themselves (OwnDriver) and
-// there are several interfaces, it leaves the last one to them. With an error, n may still be partly set.
+// connect configures the interfaces of driver a.Driver by DHCP; if a.OwnDriver is set it leaves the last of
+// several interfaces to programs. After an error n may be partly set.
 func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	names, err := interfaces(ctx, "/", a.Driver, limits.ImageInterface.Here())
 	if err != nil {
@@ -77,7 +77,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].MTU { // the driver has set the largest MTU that the NIC supports
+		if l.MTU > links[i].MTU { // more than the NIC supports
 			l.MTU = 0
 		}
 		use(&c, i, l)
@@ -101,13 +101,12 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	return n, errors.Join(errs...)
 }
 
-// left returns the message about an interface whose NIC is left to devmem programs.
 func left(name, device string) string {
 	return fmt.Sprintf("%s is not the kernel's: of several virtio NICs the last one, %s, is left to devmem programs "+
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
-// apart makes each of several interfaces on one switch answer only for its own addresses (Linux:
+// apart makes interfaces that may be on one switch answer only for their own addresses (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func apart(root string) error {
 	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
@@ -118,19 +117,17 @@ func apart(root string) error {
 	return nil
 }
 
-// gatewayName is the gateway's host name in every vnic guest. portName, followed by a number, is
-// the name that the gateway's leases give a guest.
+// Names of hosts on vnic's networks; a number follows portName.
 const (
 	gatewayName = "gateway"
 	portName    = "port"
 )
 
-// peers is the number of guests of a `vnic serve` for which use adds host names, so that programs find the same
-// names as in guests of `vnic boot`. It is the most guests that can have GPUs.
+// peers is the number of guests for which use adds host names.
 const peers = 16
 
-// use sets interface i of c, and the name of its address, from a lease. Gateways, resolvers and other hosts' names
-// come from the first interface's lease only.
+// use configures interface i of c by a lease. Gateways, resolvers and other hosts come from the lease of
+// interface 0.
 func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -156,13 +153,11 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a lease comes from a vnic network, which names its guests by their
-// addresses.
+// ofVNIC reports whether a lease comes from a vnic gateway, which names guests by their addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity returns the variables by which a program finds which guest of a `vnic serve` it runs in, computed from
-// the guest's address p, or nil if p is outside the guests' range. VNIC_GUESTS is 0, because the guest cannot find
-// the number of guests.
+// identity returns environment variables about the guest with address p; VNIC_GUESTS=0 means that the number of
+// guests is unknown.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -174,10 +169,10 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits, at most for limit, until there is a network interface of a driver, and returns all of them in
-// the order of their PCI addresses.
+// interfaces waits until there are interfaces of a driver, and returns their names in the order of PCI
+// addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
-	for end := time.Now().Add(limit); ; { // sysfs sends no events
+	for end := time.Now().Add(limit); ; { // poll, as sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)
 		if err != nil || len(names) > 0 {
 			return names, err

@@ -10,10 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askSize asks the terminal behind a serial line for its size, which the line itself does not know:
-// askSize moves the cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and CPR;
-// DECSC and DECRC save and restore the cursor). It returns false if no valid answer comes within
-// patience.
+// askSize moves a serial terminal's cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and
+// CPR; DECSC and DECRC).
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -50,7 +48,7 @@ func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) 
 	return parseSize(got)
 }
 
-// parseSize reads a CPR: ESC [ rows ; columns R.
+// parseSize reads a CPR (cursor position report): ESC [ rows ; columns R.
 func parseSize(b []byte) (size unix.Winsize, ok bool) {
 	i := bytes.LastIndex(b, []byte("\x1b["))
 	if i < 0 || b[len(b)-1] != 'R' {
