@@ -3,6 +3,8 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"reflect"
+	"strings"
 )
 
 // FieldError is an error of one field of a Description.
@@ -17,11 +19,15 @@ type FieldError struct {
 }
 
 // fieldFlags maps a field, by Part and Key, to the flag that sets it.
-var fieldFlags = map[string]string{
-	"nics model": "--nic", "nics mtu": "--mtu", "nics max-mtu": "--max-mtu", "nics rsc-usecs": "--rsc-usecs",
-	"nics xdp": "--xdp", "nics queues": "--queues", "gpus memory": "--gpu-memory",
-	" memory": "--memory", " cpus": "--cpus", " iommu": "--iommu",
-}
+var fieldFlags = func() map[string]string {
+	flags := map[string]string{"nics model": "--nic", "nics queues": "--queues", "gpus memory": "--gpu-memory",
+		" memory": "--memory", " cpus": "--cpus", " iommu": "--iommu"}
+	for f := range reflect.TypeFor[NICOptions]().Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		flags["nics "+key] = "--" + key
+	}
+	return flags
+}()
 
 const partLinks = "links"
 

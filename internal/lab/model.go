@@ -44,13 +44,7 @@ type Model struct {
 
 	sent, received descriptors
 
-	open func(files *dma.Files, c nic.Config, h hardware) (device, error)
-}
-
-// hardware is what a nic.Config does not have.
-type hardware struct {
-	slot       pcie.Link // zero: the guest has no sockets
-	timestamps bool
+	open func(files *dma.Files, c nic.Config, g *Guest, n *NIC) (device, error)
 }
 
 // descriptors is the size in bytes of ring entries for each buffer and each packet.
@@ -119,7 +113,7 @@ func express(g *Guest, n *NIC) pcie.Link {
 // defaultLink is the link of a slot without a given one.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
-func newVirtio(files *dma.Files, c nic.Config, _ hardware) (device, error) {
+func newVirtio(files *dma.Files, c nic.Config, _ *Guest, _ *NIC) (device, error) {
 	return virtio.New(virtio.Config{Files: files, Port: c})
 }
 
@@ -128,10 +122,10 @@ type gveDevice struct {
 	log *slog.Logger
 }
 
-func newGVE(files *dma.Files, c nic.Config, h hardware) (device, error) {
-	o := gve.Options{Port: c, Queues: c.QueuePairs, Timestamps: h.timestamps}
-	if h.slot.Known() {
-		o.Express = pci.Link{Generation: h.slot.Gen, Lanes: h.slot.Width}
+func newGVE(files *dma.Files, c nic.Config, g *Guest, n *NIC) (device, error) {
+	o := gve.Options{Port: c, Queues: c.QueuePairs, Timestamps: n.Timestamps}
+	if slot := express(g, n); slot.Known() {
+		o.Express = pci.Link{Generation: slot.Gen, Lanes: slot.Width}
 	}
 	d, err := gve.New(o, dma.NewSpace(c.Name, files))
 	if err != nil {

@@ -94,7 +94,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 		p.memory = dma.NewSpace(p.Name+", physical", l.files)
 	}
 	var err error
-	if p.dev, err = model.open(l.files, p.config(gpus), hardware{express(m.desc, n), n.Timestamps}); err != nil {
+	if p.dev, err = model.open(l.files, p.config(gpus), m.desc, n); err != nil {
 		p.dev = nil // no interface of a nil pointer
 		return p, err
 	}

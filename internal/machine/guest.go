@@ -125,9 +125,16 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 			Hotplug: g.Hotplug})
 	}
 	for _, p := range hw.Ports {
-		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU, XDP: p.XDP, Place: p.Place, Hotplug: p.Hotplug})
+		n := Netdev(p)
+		n.Connected, n.Place, n.Hotplug = p.Connected, p.Place, p.Hotplug
+		c.Netdevs = append(c.Netdevs, n)
 	}
+}
+
+// Netdev returns QEMU's network device for a port, without its backend and place.
+func Netdev(p *lab.Port) qemu.Netdev {
+	return qemu.Netdev{VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs, MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU,
+		XDP: p.XDP}
 }
 
 // several reports whether the kernel may have several interfaces. Each must answer only for its own addresses

@@ -244,8 +244,8 @@ func nicArgs(id string, p *lab.Port, e *PortReport, client bool) []string {
 	if e.Socket == "" {
 		return nil
 	}
-	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU, XDP: p.XDP}
+	n := machine.Netdev(p)
+	n.Path, n.Listens = e.Socket, client
 	return n.Args(id)
 }
 

@@ -2,7 +2,6 @@ package qemu
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -13,7 +12,6 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/internal/agent"
-	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
@@ -223,29 +221,6 @@ func (c *Config) MachineArgs() ([]string, error) {
 	return append(args, c.devices(f)...), nil
 }
 
-// Args returns the arguments for a device with a Path, for a QEMU that another program starts; its names
-// contain id.
-func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
-
-// args returns the device's arguments. f may be nil with a Path. on is a result of Config.on.
-func (n *Netdev) args(id string, f *files, on string) []string {
-	if n.VFIOUser {
-		return []string{"-device", vfioUser(id, n, f, on)}
-	}
-	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(cmp.Or(n.abstract, n.Path)))
-	switch {
-	case n.abstract != "":
-		chardev += "abstract=on"
-	case n.Listens:
-		chardev += "server=on"
-	default:
-		chardev += "reconnect-ms=1000"
-	}
-	queues := cmp.Or(n.Queues, 1)
-	return []string{"-chardev", chardev, "-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, queues),
-		"-device", netDevice(id, queues, n, on)}
-}
-
 // memory returns the arguments for machine type and memory: NUMA nodes if there is a Tree or a GPU's node.
 func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	machine := "q35,usb=off,sata=off,smm=off,vmport=off"
@@ -296,54 +271,6 @@ func MemoryFile(id string, size uint64, path string) string {
 func BARArgs(id string, size uint64, path, options string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}
-}
-
-// guestOffloads stops the driver from changing receive offloads later (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS):
-// QEMU handles that command itself, and vhost-user has no message for it. Without the feature Linux refuses
-// XDP programs (drivers/net/virtio_net.c, virtnet_xdp_set).
-const guestOffloads = "ctrl_guest_offloads=off"
-
-// noGuestOffloads disables receive offloads, so virtnet_xdp_set accepts programs.
-const noGuestOffloads = "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,guest_uso4=off," +
-	"guest_uso6=off"
-
-// netDevice returns the -device argument of a modern virtio-net-pci: two vectors for each queue pair, one for
-// control, one for configuration changes; no boot ROM.
-func netDevice(id string, queues int, n *Netdev, on string) string {
-	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=1024,tx_queue_size=1024,%s,romfile=", id, id, onOff(queues > 1), 2*queues+2, guestOffloads) + on
-	if n.MAC != nil {
-		s += ",mac=" + n.MAC.String()
-	}
-	if n.MTU != 0 {
-		s += ",host_mtu=" + strconv.Itoa(n.MTU)
-	}
-	if n.XDP {
-		s += "," + noGuestOffloads
-	}
-	if n.Options != "" {
-		s += "," + n.Options
-	}
-	return s
-}
-
-// vfioUser returns the -device argument of a vfio-user-pci. Its socket is a path in JSON (hw/vfio-user/pci.c,
-// vfio_user_pci_realize).
-func vfioUser(id string, n *Netdev, f *files, on string) string {
-	path := n.Path
-	if n.socket != nil {
-		path = fdPath(f.add(n.socket))
-	}
-	device := map[string]any{"driver": "vfio-user-pci", "id": "dev-" + id,
-		"socket": map[string]string{"type": "unix", "path": path}}
-	if bus, there := strings.CutPrefix(on, ",bus="); there {
-		device["bus"] = bus
-	}
-	if limits.Slow() > 1 {
-		device["x-msg-timeout"] = limits.QEMUReply.Here().Milliseconds()
-	}
-	b, _ := json.Marshal(device)
-	return string(b)
 }
 
 // complete fills in defaults, and checks what QEMU would report less clearly.

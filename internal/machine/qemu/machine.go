@@ -37,29 +37,6 @@ type GPU struct {
 	Hotplug bool   // UnplugGPU can remove it; needs a Place, and no Node
 }
 
-// Netdev is a network device with a backend in this process (Connected) or elsewhere (Path): a
-// virtio-net-pci, or a vfio-user-pci.
-type Netdev struct {
-	// Connected receives, and then owns, QEMU's connection. A goroutine calls it once; it must not wait for the
-	// guest.
-	Connected func(conn *net.UnixConn)
-	Path      string // of the backend's socket
-	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
-	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
-	Place     string // in Config.Tree
-	Hotplug   bool   // UnplugNIC can remove it; needs a Place
-
-	// For a virtio-net-pci.
-	Queues  int              // queue pairs; 0 = 1
-	MAC     net.HardwareAddr // nil = QEMU's default
-	MTU     int              // host_mtu; 0 = none
-	XDP     bool             // without receive offloads, for XDP programs
-	Options string           // of the device, as "packed=on"
-
-	abstract string   // vhost-user: the backend's socket
-	socket   *os.File // vfio-user: the backend's socket
-}
-
 // Config describes one machine.
 type Config struct {
 	Name   string // for logs and errors; "" = "guest"
