@@ -1,6 +1,8 @@
 package access
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -55,4 +57,35 @@ func TestTold(t *testing.T) {
 		}
 	}
 	testkit.Equal(t, "lines", n, maxTold)
+}
+
+// Accept ends with ctx, and if its listener is closed.
+func TestAcceptAndCheck(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	listen := func() *net.UnixListener {
+		return testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
+	}
+	l := listen()
+	ctx, cancel := context.WithCancel(t.Context())
+	served, ended := make(chan *net.UnixConn), make(chan struct{})
+	go func() {
+		Accept(ctx, l, func(c *net.UnixConn) { served <- c })
+		close(ended)
+	}()
+	client := testkit.Must(net.Dial("unix", path))(t)
+	conn := <-served
+	peer, why := Rule{}.Check(conn)
+	testkit.Equal(t, "why", why, "")
+	testkit.Equal(t, "user", peer.Uid, uint32(os.Getuid()))
+	testkit.OK(t, errors.Join(Rule{}.Close(), client.Close(), conn.Close()))
+	_, why = Rule{}.Check(conn)
+	if why == "" {
+		t.Error("the peer of a closed connection may use the socket")
+	}
+	cancel()
+	<-ended
+	testkit.OK(t, l.Close())
+	l = listen()
+	testkit.OK(t, l.Close())
+	Accept(t.Context(), l, func(*net.UnixConn) { t.Error("a connection to a closed listener") })
 }

@@ -88,3 +88,20 @@ func TestDraftThatCannotBe(t *testing.T) {
 	testkit.WithoutOverride(t, func() { err = testkit.Err(NewDraft(filepath.Join(dir, "x"))) })
 	testkit.ErrorIs(t, errors.Unwrap(err), unix.EACCES)
 }
+
+// Replace changes an existing file only if write succeeds.
+func TestReplace(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x.txt")
+	for _, c := range []struct {
+		text, want string
+		err        error
+	}{{"one", "one", nil}, {"two", "one", unix.EIO}, {"three", "three", nil}} {
+		err := Replace(name, func(f *os.File) error { return errors.Join(testkit.Err(f.WriteString(c.text)), c.err) })
+		testkit.ErrorIs(t, err, c.err)
+		testkit.Equal(t, "content", string(testkit.Must(os.ReadFile(name))(t)), c.want)
+		testkit.Equal(t, "mode", testkit.Must(os.Stat(name))(t).Mode(), 0o644)
+		testkit.Equal(t, "files", len(entries(t, filepath.Dir(name))), 1)
+	}
+	none := filepath.Join(t.TempDir(), "none", "x.txt")
+	testkit.ErrorIs(t, Replace(none, func(*os.File) error { return nil }), os.ErrNotExist)
+}

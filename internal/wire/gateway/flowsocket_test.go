@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
@@ -40,7 +41,9 @@ func TestTooLongIsToldOnce(t *testing.T) {
 }
 
 func readFrom(t testing.TB, c *net.UDPConn) []byte {
+	t.Helper()
 	b := make([]byte, maxUDPSize)
+	testkit.OK(t, c.SetReadDeadline(time.Now().Add(patience)))
 	n, _, err := c.ReadFromUDPAddrPort(b)
 	testkit.OK(t, err)
 	return b[:n]

@@ -3,8 +3,12 @@ package report
 import (
 	"bytes"
 	_ "embed"
+	"encoding/json"
 	"encoding/xml"
+	"errors"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -138,6 +142,37 @@ func TestReports(t *testing.T) {
 	old.Device, old.Model = "qemu", "virtio-net-pci"
 	got["side-by-side"] = text(t, func(b *bytes.Buffer) error { return SideBySide(b, []*results.Run{run, old}) })
 	golden.Check(t, "testdata/golden", got)
+}
+
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, run *results.Run) string {
+		name = filepath.Join(dir, name)
+		testkit.OK(t, os.WriteFile(name, testkit.Must(json.Marshal(run))(t), 0o600))
+		return name
+	}
+	theirs, _ := example(t)
+	theirs.Device, theirs.Model = "qemu", "virtio-net-pci"
+	ours, _ := example(t)
+	a, b := write("theirs", theirs), write("ours", ours)
+	want := text(t, func(b *bytes.Buffer) error {
+		runs := []*results.Run{theirs, ours}
+		return errors.Join(SideBySide(b, runs), testkit.Err(Yardstick(b, runs)))
+	})
+	testkit.Equal(t, "text", text(t, func(out *bytes.Buffer) error { return Files(out, []string{a, b}) }), want)
+
+	ours.Model = "virtio"
+	for i := range ours.Programs {
+		for k := range ours.Programs[i].Cases {
+			ours.Programs[i].Cases[k].Result = ktap.Fail
+		}
+	}
+	testkit.ErrorSays(t, Files(io.Discard, []string{a, write("worse", ours)}), "the reason is vnic's")
+	ours.Schema++
+	testkit.ErrorSays(t, Files(io.Discard, []string{write("newer", ours)}), "no result of vnic selftest --json of this version")
+	testkit.OK(t, os.WriteFile(b, []byte("{"), 0o600))
+	testkit.ErrorSays(t, Files(io.Discard, []string{b}), "no result of vnic selftest --json of this version")
+	testkit.ErrorIs(t, Files(io.Discard, []string{filepath.Join(dir, "none")}), os.ErrNotExist)
 }
 
 // Yardstick lists the cases that pass on QEMU's NIC and not on vnic's.

@@ -130,3 +130,18 @@ func TestGoodRun(t *testing.T) {
 		}
 	}
 }
+
+func TestProgramsByNameAndColumn(t *testing.T) {
+	r := Run{Programs: []Program{{Name: "gro.py", Column: Unmodified, Cases: []Case{{Name: "a"}, {Name: "b", Seconds: 2}}},
+		{Name: "gro.py", Column: Patched}}}
+	for i, p := range []*Program{r.Program("gro.py", Unmodified), r.Program("gro.py", Patched)} {
+		if p != &r.Programs[i] {
+			t.Errorf("program %d: %v", i, p)
+		}
+		testkit.Equal(t, "suffix", p.Column.Suffix(), []string{"", " (patched)"}[i])
+	}
+	if r.Program("none", Patched) != nil || r.Programs[0].Case("c") != nil {
+		t.Error("there is what is not there")
+	}
+	testkit.Equal(t, "case", r.Programs[0].Case("b").Seconds, 2.0)
+}
