@@ -45,9 +45,6 @@ every element with a reference of its own, and the NICs count where payload lay.
 			if err := sizes(c, &o); err != nil {
 				return err
 			}
-			if err := u.check(c); err != nil {
-				return err
-			}
 			return runUse(u, c, func(ctx context.Context) (*allreduce.Report, error) { return allreduce.Do(ctx, &o) })
 		},
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +13,11 @@ import (
 func blockCommand() *cobra.Command {
 	o := block.Defaults()
 	u := newUse("block", &o.Options, o.Complete)
+	var peer *block.Peer
+	u.server = func(ctx context.Context) (_ io.Closer, err error) {
+		peer, err = o.Peer(ctx)
+		return peer, err
+	}
 	c := &cobra.Command{
 		Use:   "block [nvme-tcp://HOST[:PORT]/NQN[?nsid=N] | nbd://HOST[:PORT]/[EXPORT]]",
 		Short: "Read blocks of a remote device into a guest's GPU and write them from there, over NVMe/TCP or NBD",
@@ -27,17 +32,9 @@ NVMe/TCP target in a second guest, or nbdkit for a guest in this process. HOST m
   vnic block nbd://localhost/ --write --verify   write to an NBD server of this machine, and read it back
   nbdkit pattern size=1G; vnic block nbd://localhost/ --content nbdkit-pattern --guest inproc`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) (err error) {
+		RunE: func(c *cobra.Command, args []string) error {
 			o.URL = strings.Join(args, "") // Args allows at most one
-			if err := u.check(c); err != nil {
-				return err
-			}
-			p, err := o.Peer(c.Context())
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, p.Close()) }()
-			return runUse(u, c, func(ctx context.Context) (*block.Report, error) { return block.Do(ctx, &o, p) })
+			return runUse(u, c, func(ctx context.Context) (*block.Report, error) { return block.Do(ctx, &o, peer) })
 		},
 	}
 	f := c.Flags()

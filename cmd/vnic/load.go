@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 func loadCommand() *cobra.Command {
 	o := load.Defaults()
 	u := newUse("load", &o.Options, o.Complete)
+	u.server = func(context.Context) (io.Closer, error) { return o.Serve() }
 	c := &cobra.Command{
 		Use:   "load [http://HOST[:PORT]/PATH]",
 		Short: "Load a file from a web server into a guest's GPU: all of it, tensors, or batches of records",
@@ -31,14 +33,6 @@ and comes back, or is too busy for a while, is not.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.URL = strings.Join(args, "") // Args allows at most one
-			if err := u.check(c); err != nil {
-				return err
-			}
-			s, err := o.Serve()
-			if err != nil {
-				return err
-			}
-			defer s.Close()
 			return runUse(u, c, func(ctx context.Context) (*load.Report, error) { return load.Do(ctx, &o) })
 		},
 	}

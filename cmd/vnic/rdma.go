@@ -42,9 +42,6 @@ refusals, and times without an answer.`,
 					strings.TrimSpace("vnic rdma "+strings.Join(args, " ")))
 			}
 			o.Op = args[0]
-			if err := u.check(c); err != nil {
-				return err
-			}
 			return runUse(u, c, func(ctx context.Context) (*rdma.Report, error) { return rdma.Do(ctx, &o) })
 		},
 	}

@@ -28,6 +28,8 @@ type use struct {
 	unused           []string // keys of the lab file
 	asJSON, verbose  bool
 	live             live.Command
+
+	server func(context.Context) (io.Closer, error) // starts or finds the server, outside of the sandbox; may be nil
 }
 
 func newUse(command string, o *session.Options, complete func() error) *use {
@@ -117,11 +119,21 @@ type report interface {
 	SetCapture(p *pcap.Report)
 }
 
-// runUse calls do, and prints its report, if there is one; u.check must have succeeded before.
+// runUse checks the flags, calls do, and prints its report, if there is one.
 func runUse[R any, P interface {
 	*R
 	report
 }](u *use, c *cobra.Command, do func(context.Context) (P, error)) (err error) {
+	if err := u.check(c); err != nil {
+		return err
+	}
+	if u.server != nil {
+		var server io.Closer
+		if server, err = u.server(c.Context()); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Close()) }()
+	}
 	out, err := results(c, &u.live.Dump, u.asJSON)
 	if err != nil {
 		return err

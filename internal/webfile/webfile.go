@@ -68,10 +68,11 @@ func Serve(f *File, connections int) (s *Server, err error) {
 }
 
 // Close ends the server; s may be nil.
-func (s *Server) Close() {
+func (s *Server) Close() error {
 	if s != nil {
 		s.srv.Close(limits.LastWords.Here())
 	}
+	return nil
 }
 
 // Model makes the head of a safetensors file with the tensors of a small transformer, at least size bytes. all

@@ -102,10 +102,7 @@ func (o *Options) Complete() error {
 	if err := loader.CheckHeader(o.Header); err != nil {
 		return fmt.Errorf("--header: %w", err)
 	}
-	if err := o.parse(); err != nil {
-		return err
-	}
-	return o.fit()
+	return cmp.Or(o.parse(), o.fit())
 }
 
 // parse parses the URL, and lets guests reach its port on this machine unless the user has set --host-ports.
@@ -189,8 +186,8 @@ var ErrProof = errors.New("what was loaded does not prove what it should")
 // Do loads the file in each mode, and returns the report, also with an ErrProof.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(set *session.Set, rep *Report) error {
-		u := &use{Options: o, guest: set.Nodes[0], rep: rep}
 		*rep = Report{Head: set.Head(), Format: o.Format, Connections: o.Connections, Range: o.RangeSize, Seed: o.Seed}
+		u := &use{o, set.Nodes[0], rep}
 		return session.InModes("", o.Modes, func(_ int, mode string) error { return u.mode(ctx, mode) })
 	}, (*Report).check)
 }
@@ -202,8 +199,7 @@ type use struct {
 }
 
 func (u *use) source(mode string) transfer.Source {
-	gateway, config := u.GatewayAddr(), &u.guest.Config
-	s := u.Source
+	s, gateway, config := u.Source, u.GatewayAddr(), &u.guest.Config
 	s.Local, s.GPU, s.Queue = config.Addr().Addr(), u.guest.GPU.ID(), config.Queues()[0]
 	s.Data, s.Pool = transfer.Area{Off: session.Pool, Bytes: u.room}, transfer.Area{Bytes: session.Pool}
 	s.Timeout, s.Retry = limits.Silence.Unless(u.Timeout), limits.ServerBack.Unless(u.Retry)
@@ -272,11 +268,10 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	case u.gen != nil:
 		r.verified("what the server has")
 	case u.SHA256 != "":
-		if !strings.EqualFold(r.SHA256, u.SHA256) {
-			r.Error = "sha256 " + r.SHA256
-		}
 		if strings.Contains(r.SHA256, ",") {
 			r.Error = "the file does not fit GPU memory, so there is no digest of all of it: a larger --gpu-memory"
+		} else if !strings.EqualFold(r.SHA256, u.SHA256) {
+			r.Error = "sha256 " + r.SHA256
 		}
 		r.verified("--sha256")
 	}
@@ -319,8 +314,7 @@ func (r *Run) differs(wrong bool, pos uint64) {
 
 // verified sets the result of the comparison; by is what the data was compared with.
 func (r *Run) verified(by string) {
-	right := r.Error == ""
-	r.Verified, r.By = &right, by
+	r.Verified, r.By = new(r.Error == ""), by
 }
 
 // load poisons n bytes of GPU memory, and makes the guest load into them.

@@ -99,8 +99,7 @@ func (r *Report) Table(w io.Writer) error {
 	b.WriteByte('\n')
 	_ = placeColumns.Table(&b, r.Runs)
 	b.WriteString("in device and in host are payload of TCP as the NIC wrote it: the file and the heads of responses\n\n")
-	for i := range r.Runs {
-		x := &r.Runs[i]
+	for _, x := range r.Runs {
 		if ofRecords(r.Runs) {
 			fmt.Fprintf(&b, "%s: the first batch was there after %v\n", x.Mode,
 				time.Duration(x.First*float64(time.Second)).Round(time.Microsecond))
