@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS.
+// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS, or first's device.
 type named struct {
 	name, device string
 	addr         netip.Prefix
@@ -76,7 +76,7 @@ func peersOf(device string) string {
 	return ""
 }
 
-// A guest without a device on the rail has the zero Addr.
+// parsePeers returns the guests' addresses: the zero Addr for a guest without a device on the rail, nil for no text.
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil
