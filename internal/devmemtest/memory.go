@@ -56,8 +56,7 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases returns the suite of devmem.Memory: whether the methods change exactly the bytes that they
-// should.
+// MemoryCases returns the suite of devmem.Memory. After each case the buffers must have exactly the expected bytes.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
