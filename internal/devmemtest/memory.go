@@ -107,7 +107,7 @@ func lookRanges(e *memoryEnv) {
 	testkit.Equal(e.T, "looked", string(got), string(want))
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Looked: uint64(len(want))})
 	testkit.OK(e.T, e.Memory.Look(e.Context(), nil, e.Buffers[1]))
-	many := make([]devmem.Range, 5000) // more than one operation's
+	many := make([]devmem.Range, 5000) // more than one job of package engine takes
 	want = want[:0]
 	for i := range many {
 		many[i] = devmem.Range{Off: uint64(e.random.IntN(MemorySize - 3)), Len: uint64(e.random.IntN(4))}
