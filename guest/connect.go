@@ -24,7 +24,7 @@ type Listener struct {
 // ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it allocates
 // Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the queue. Closing
 // the device undoes this. Memory should have room for data in flight and for the frags that the program
-// holds. If port is 0, the device picks a port, and all traffic to Addr is steered. For several listeners use
+// holds. If port is 0, the device picks a port, and all TCP traffic to Addr is steered. For several listeners use
 // Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)

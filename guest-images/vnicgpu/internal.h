@@ -62,7 +62,7 @@ struct vnicgpu {
 	unsigned int ack_ms;			/* how long the NIC may take to answer */
 	spinlock_t slots_lock;
 	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: slots with a waiting sender */
-	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender gave up; NULL: none, or it is answered */
+	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender gave up; NULL: none, or answered */
 
 	/* Used by poison.c. */
 	unsigned long *poisoned;		/* bit map of free pages filled with the poison byte; NULL: not enabled */
