@@ -43,8 +43,8 @@ var InProcess = Calls{
 // be another socket's.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls returns the calls that each confined process may make, those of handover only until Confine ends; broker is
-// its descriptor of the broker's socket.
+// calls returns the calls that each confined process may make, the ones in handover only until Confine ends; broker
+// is its descriptor of the broker's socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -105,10 +105,10 @@ func Main() int {
 	return 0
 }
 
-// Confine, in mode On, forbids this process system calls that are neither in calls nor in more, at its end also
-// those of handover, and to open files outside of paths (profile.go); in mode Log it forbids none, and the broker
-// logs them. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names parts of the sandbox that
-// do not work on this machine.
+// Confine, in mode On, forbids this process system calls that are neither in calls nor in more, at its end also the
+// calls in handover, and to open files outside of paths (profile.go). In mode Log it forbids nothing, and the broker
+// logs what mode On would forbid. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names parts
+// of the sandbox that do not work on this machine.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // loads the time zone's file, which cannot be opened later
 	broker := -1
