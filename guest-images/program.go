@@ -22,7 +22,7 @@ import (
 // ProgramPackage is the guest program's import path.
 const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
-// EnvProgram is the variable that names a file with the guest program.
+// EnvProgram is the environment variable that names a file with the guest program.
 const EnvProgram = "VNIC_GUEST"
 
 // ErrNoProgram means that no guest program is embedded and none could be built.

@@ -89,8 +89,8 @@ struct vnicgpu_region_open {
 };
 
 /*
- * Closes a region. When the call returns, the NIC has released its pages, or was quarantined from
- * the region. ENOENT: the file has no such region.
+ * Closes a region. When the call returns, the NIC has released its pages, or the region was
+ * quarantined. ENOENT: the file has no such region.
  */
 struct vnicgpu_region_close {
 	__u32 id;
@@ -138,7 +138,7 @@ struct vnicgpu_region_stats {
 	__u64 ram, gpu, invalid;	/* entries by kind */
 	__u64 invalidations;	/* invalidations with a note */
 	__u64 untold;		/* invalidations without a note: the NIC had none of the pages */
-	__u64 refused;		/* invalidations that failed, because Linux did not want to wait */
+	__u64 refused;		/* invalidations that failed, because they must not wait */
 	__u64 timeouts;		/* notes without an answer */
 	/*
 	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w

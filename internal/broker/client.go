@@ -332,7 +332,7 @@ func (k *Client) Refused() uint64 {
 	return n
 }
 
-// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without it this process
+// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without a broker this process
 // can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
