@@ -76,7 +76,7 @@ func peersOf(device string) string {
 	return ""
 }
 
-// parsePeers returns the guests' addresses: the zero Addr for a guest without a device on the rail, nil if text is empty.
+// parsePeers returns the guests' addresses, the zero Addr for a guest without a device on the rail; nil for "".
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil

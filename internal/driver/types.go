@@ -88,7 +88,7 @@ type QueueStats struct {
 	Bytes   uint64 // of frames, including payload
 	Payload uint64 // bytes in GPU memory
 	Kicks   uint64
-	Full    uint64 // transmit: the ring was full; receive: too few pages, or descriptors, to post all chains of a bound queue
+	Full    uint64 // transmit: the ring was full; receive: too few pages or descriptors to post a bound queue's chains
 	Unsplit uint64 // unsplit frames on a bound queue, dropped
 	Dropped uint64 // frames dropped for other reasons
 	Control uint64
