@@ -24,8 +24,8 @@ var ErrTooMuch = errors.New("too much for the guest's memory")
 
 const maxFiles = 100_000
 
-// Overlay is an archive of a user's files, which the kernel unpacks over an image. Dynamic programs come with
-// their ELF interpreter and libraries, at the same paths as on this machine. Write reads the files' content.
+// Overlay is an archive of a user's files, which the kernel unpacks over an image. Copy and Program add the ELF
+// interpreter and libraries of dynamic programs, at the same paths as on this machine. Write reads the files' content.
 // One goroutine at a time may use an Overlay.
 type Overlay struct {
 	Notes []string // messages for the user
@@ -41,7 +41,7 @@ type overlayFile struct {
 	from string // path on this machine; "": no file of this machine
 }
 
-// NewOverlay returns an empty overlay, which looks for libraries as this process would.
+// NewOverlay returns an empty overlay, which looks for libraries also in the present $LD_LIBRARY_PATH.
 func NewOverlay() *Overlay {
 	return &Overlay{files: map[string]overlayFile{},
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
@@ -66,21 +66,21 @@ func guestPath(p string) (string, error) {
 	return p, nil
 }
 
-// Has reports whether the overlay has a file at a guest path.
+// Has reports whether a file, link or directory was added at a guest path.
 func (o *Overlay) Has(guest string) bool {
 	_, ok := o.files[strings.TrimPrefix(path.Clean(guest), "/")]
 	return ok
 }
 
-// Text adds a file with this text.
+// Text adds a file with this text, unless the path is taken.
 func (o *Overlay) Text(guest, text string) {
 	o.put(guest, newc.Text("", text, 0o644), "")
 }
 
-// Link adds a symbolic link.
+// Link adds a symbolic link, unless the path is taken.
 func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target), "") }
 
-// Dir adds a directory.
+// Dir adds a directory, unless the path is taken.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
 // put adds a file, unless there is one at the path already.
@@ -160,7 +160,7 @@ func (o *Overlay) Ours(host, guest string) error {
 // Program adds a program for the guest to run, ELF or a script, with its dependencies.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
-const maxScripts = 4 // how many interpreters of interpreters there may be (execve(2))
+const maxScripts = 4 // how many scripts may follow one another as interpreters (execve(2))
 
 func (o *Overlay) program(host, guest string, depth int) error {
 	st, err := os.Stat(host)
@@ -194,7 +194,7 @@ func (o *Overlay) program(host, guest string, depth int) error {
 	return o.Copy(host, guest)
 }
 
-// runs returns an error if a guest cannot run this ELF program.
+// runs returns an error if this ELF file is no program or library for x86.
 func (o *Overlay) runs(host string) error {
 	e, err := elf.Open(host)
 	if err != nil {
@@ -277,8 +277,8 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library of a program, a link where $ORIGIN leads if the program is in another directory in the
-// guest, and the linker's cache.
+// library adds a library of a program, and the linker's cache. If the program is in another directory in the guest,
+// and the library not in one of the system, it adds a link where $ORIGIN would lead.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -308,7 +308,7 @@ func (o *Overlay) library(lib, program, guest string) error {
 	return nil
 }
 
-// ofSystem reports whether the linker finds a library without $ORIGIN.
+// ofSystem reports whether a library is below a directory of the system, where libraries need no $ORIGIN.
 func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }

@@ -22,7 +22,7 @@ import (
 // ProgramPackage is the guest program's import path.
 const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 
-// EnvProgram is the variable that names a file with the guest program.
+// EnvProgram is the environment variable that names a file with the guest program.
 const EnvProgram = "VNIC_GUEST"
 
 // ErrNoProgram means that no guest program is embedded and none could be built.
@@ -76,7 +76,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
-// Program returns the guest program, which is static, for any Linux on x86-64.
+// Program returns the guest program. Unless EnvProgram names another one, it is static, for any Linux on x86-64.
 func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
 	if err != nil {
@@ -203,7 +203,7 @@ func (m goModule) program(ctx context.Context, cacheDir string) (program, error)
 
 func (m goModule) build(ctx context.Context, work string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.path+"@"+m.version)
-	cmd.Dir = work // outside any module
+	cmd.Dir = work // the current directory may be in a module
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
 	out, err := cmd.Output()
 	var found struct{ Dir, Sum, Error string }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// NoInterpreterError is the error for a script whose interpreter is missing on this machine.
+// NoInterpreterError is the error for a script whose interpreter is missing on this machine and in the overlay.
 type NoInterpreterError struct {
 	Script string
 	Name   string // the program that the script or its env(1) names

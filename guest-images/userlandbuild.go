@@ -19,7 +19,7 @@ import (
 // EnvSource is the environment variable that names a checkout of vnic to build in.
 const EnvSource = "VNIC_SOURCE"
 
-// ErrNoUserland is the error when u-root's commands can neither be found nor built.
+// ErrNoUserland means that u-root's commands were neither found nor built.
 var ErrNoUserland = errors.New("no u-root commands")
 
 // UserlandMegabytes is about the size of the downloads for building the userland.
@@ -36,8 +36,8 @@ type UserlandOptions struct {
 	Building func() // called before a build; may be nil
 }
 
-// FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout.
-// The error is [ErrNoUserland] if the checkout's userland is not in the cache and cannot be built.
+// FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout; without
+// a checkout nil. The error is [ErrNoUserland] if the checkout's userland is not in the cache and is not built.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -76,7 +76,7 @@ type userlandFinder struct {
 	checkout string // directory of the checkout; "": none
 }
 
-// find returns the first userland, else fs.ErrNotExist.
+// find returns the embedded userland, else the one in the cache, else fs.ErrNotExist.
 func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if f.carried != nil {
 		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +98,7 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 
 const userlandDir = "programs"
 
-// cached returns the cache directory for the checkout's userland, or the newest one.
+// cached returns the cache directory for the checkout's userland, or without a checkout the newest one there is.
 func (f userlandFinder) cached() (string, error) {
 	if f.checkout == "" {
 		newest, dir := time.Time{}, ""

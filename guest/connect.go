@@ -24,7 +24,7 @@ type Listener struct {
 // ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it allocates
 // Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the queue. Closing
 // the device undoes this. Memory should have room for data in flight and for the frags that the program
-// holds. If port is 0, the device picks a port, and all traffic to Addr is steered. For several listeners use
+// holds. If port is 0, the device picks a port, and all TCP traffic to Addr is steered. For several listeners use
 // Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
@@ -45,8 +45,8 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	return &Listener{l, m}, nil
 }
 
-// Listen implements [devmem.Device]. Connections have the device's StallLimit, and the listener's AcceptConn
-// fails with os.ErrDeadlineExceeded after PeerLimit without a connection.
+// Listen implements [devmem.Device]. The listener keeps the device's present StallLimit, which its connections have,
+// and PeerLimit: after so long without a connection AcceptConn fails with os.ErrDeadlineExceeded.
 func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	l, err := d.Device.Listen(local)
 	if err != nil {
@@ -96,8 +96,8 @@ func (l *limited) AcceptConn() (devmem.Conn, error) {
 	return c, nil
 }
 
-// AcceptConn waits for a connection, at most the device's PeerLimit. The connection's Close is the one of
-// [Device.DialGuest].
+// AcceptConn waits for a connection, at most the PeerLimit that the device had when the Listener was made. The
+// connection's Close is the one of [Device.DialGuest].
 func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	c, err := l.Listener.AcceptConn()
 	if err != nil {
@@ -112,8 +112,8 @@ func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 // DialGuest connects to the device of a guest. It tries again while no program listens there, for at most
 // PeerLimit.
 //
-// The connection's Close ends this side's stream, and waits a while for the end of the peer's: once the
-// device is closed, nothing retransmits lost data. After SetLinger(0), Close resets the connection.
+// The connection's Close ends this side's stream, and waits a while for the end of the peer's: with --nic virtio,
+// once the device is closed, nothing retransmits lost data. After SetLinger(0), Close resets the connection.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
 	if !to.IsValid() {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS.
+// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS, or the result of first.
 type named struct {
 	name, device string
 	addr         netip.Prefix
 	peers        string
 }
 
-// Devices returns the names of the guest's devices, as in the lab file. The devices of one name in all guests
-// share a subnet. Without a lab file there is one device, nic0.
+// Devices returns the names of the guest's devices, as in the lab file. The devices at one position in all guests'
+// lists share a subnet, unless the lab file gives addresses. Without a lab file there is one device, nic0.
 func Devices() (names []string, err error) {
 	list, err := devices()
 	for _, d := range list {
@@ -76,7 +76,7 @@ func peersOf(device string) string {
 	return ""
 }
 
-// A guest without a device on the rail has the zero Addr.
+// parsePeers returns the guests' addresses, the zero Addr for a guest without a device on the rail; nil for "".
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil

@@ -53,11 +53,11 @@ type Device struct {
 	GPU           int        // the GPU's number, for Register
 	Size          uint64     // usable bytes of the GPU's memory, from offset 0: a multiple of devmem.PageSize
 
-	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed or accepted
-	// later. Open sets 30 seconds; 0: no limit.
+	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed later, or accepted
+	// by listeners that are made later. Open sets 30 seconds, or more on a slow machine (--slow); 0: no limit.
 	StallLimit time.Duration
-	// PeerLimit is how long Dial, DialGuest and AcceptConn wait for a peer. Open sets a minute; 0:
-	// no limit.
+	// PeerLimit is how long Dial, DialGuest, and AcceptConn of listeners that are made later, wait for a peer. Open
+	// sets a minute, or more on a slow machine (--slow); 0: no limit.
 	PeerLimit time.Duration
 
 	peers *[]netip.Addr

@@ -16,7 +16,7 @@ type Memory struct {
 	d      *Device
 }
 
-// Engines returns what copies, reads and adds up data in the GPU's memory: with --nic virtio the engines of
+// Engines returns what copies, reads, writes and adds up data in the GPU's memory: with --nic virtio the engines of
 // vnic's GPU, with --nic gve this process.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Functions that older kernels, back to 6.12, lack or name differently. */
+/* Functions that older kernels, back to 6.12, lack or declare differently. */
 #ifndef _VNICGPU_COMPAT_H
 #define _VNICGPU_COMPAT_H
 

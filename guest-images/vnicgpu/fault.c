@@ -13,7 +13,7 @@
 
 #define MAX_FAULT	64 /* pages */
 
-/* After each PATIENCE attempts that invalidations spoiled, fault requests half as many pages. */
+/* From each PATIENCE-th attempt on, after invalidations spoiled the ones before, fault requests half as many pages. */
 #define PATIENCE 16
 
 static u64 invalid(int error)
@@ -21,7 +21,7 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* Under the region's lock. */
+/* Under the region's lock, after vnicgpu_enter. */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -101,8 +101,8 @@ static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long 
 }
 
 /*
- * pfns gets the places of n pages, and entries the errors of the pages without a valid pfn. Only
- * anonymous memory: page faults of other memory may wait for another program (FUSE), and the
+ * pfns gets the places of n pages, and entries the errors of the pages without a valid pfn. Memory
+ * that is not anonymous is refused: its page faults may wait for another program (FUSE), and the
  * removal of the GPU with them.
  */
 static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,

@@ -62,7 +62,7 @@ struct vnicgpu {
 	unsigned int ack_ms;			/* how long the NIC may take to answer */
 	spinlock_t slots_lock;
 	DECLARE_BITMAP(slots, VNICGPU_SLOTS);	/* under slots_lock: slots with a waiting sender */
-	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender gave up; NULL: none */
+	__le32 *unanswered;			/* under slots_lock: state of the last note whose sender gave up; NULL: none, or answered */
 
 	/* Used by poison.c. */
 	unsigned long *poisoned;		/* bit map of free pages filled with the poison byte; NULL: not enabled */
@@ -75,9 +75,10 @@ struct vnicgpu {
 };
 
 /*
- * Returns whether the GPU is present. If so, its removal waits for vnicgpu_exit; do not access a
- * program's memory in between: a program that serves that memory's page faults (userfaultfd)
- * could delay the removal for ever. May sleep, and does not wait for a removal in progress.
+ * Returns whether the GPU is present. If so, its removal waits for vnicgpu_exit; do not read or write
+ * a program's memory in between: a program that serves that memory's page faults (userfaultfd)
+ * could delay the removal for ever. The caller may sleep in between. vnicgpu_enter does not wait for
+ * a removal in progress.
  */
 bool vnicgpu_enter(struct vnicgpu *gpu, int *idx);
 void vnicgpu_exit(int idx);
@@ -109,13 +110,13 @@ int vnicgpu_export(struct file *file, struct vnicgpu_export *arg);
 int vnicgpu_migrate(struct vnicgpu *gpu, struct vnicgpu_migrate *arg);
 int vnicgpu_where(struct vnicgpu *gpu, const struct vnicgpu_where *arg);
 
-/* Call it after vnicgpu_enter. */
+/* Call it between vnicgpu_enter and vnicgpu_exit. False: the page is not in this GPU. */
 bool vnicgpu_private_at(const struct vnicgpu *gpu, const struct page *page, u64 *offset);
 
 /* Call it after the GPU's users have left (vnicgpu_enter). */
 void vnicgpu_private_end(struct vnicgpu *gpu);
 
-/* They report that a page was freed, and that free memory was allocated, in any context. */
+/* They report that a program's page was freed, and that free memory was allocated. Call them in any context. */
 void vnicgpu_poison_left(struct vnicgpu *gpu, u64 offset);
 void vnicgpu_poison_taken(struct vnicgpu *gpu, u64 offset, u64 size);
 
@@ -124,7 +125,7 @@ int vnicgpu_poison(struct vnicgpu *gpu, struct vnicgpu_poison *arg);
 /* ENOMEM: no free page in the GPU. */
 int vnicgpu_mailbox(struct vnicgpu *gpu);
 
-/* No further notes may be sent. */
+/* Call it when no further notes can be sent. */
 void vnicgpu_mailbox_end(struct vnicgpu *gpu);
 
 /*
@@ -148,8 +149,8 @@ struct vnicgpu_note {
 
 /*
  * Sends a note, and waits until the NIC has released the pages. ETIMEDOUT: no free slot or no
- * answer within gpu->ack_ms, or an earlier note is unanswered. Sleeps, allocates nothing, and no
- * signal interrupts it.
+ * answer within gpu->ack_ms, or an earlier note that timed out is still unanswered. Sleeps,
+ * allocates nothing, and no signal interrupts it.
  */
 int vnicgpu_tell(struct vnicgpu *gpu, const struct vnicgpu_note *note);
 

@@ -51,7 +51,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/* Shared by all GPUs: a GPU that was removed and added again may find old notes in its mailbox. */
+/* Shared by all GPUs: the host may remember the tags of a GPU that was removed and added again. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -95,7 +95,7 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	gpu->has_mailbox = false;
 }
 
-/* Takes a slot that no sender has and that the host has freed, or returns NULL. */
+/* Takes a slot in state FREE that no sender has, or returns NULL. */
 static struct slot *take(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
@@ -112,8 +112,8 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * After a note without an answer, further notes fail at once; otherwise reclaim would wait for
- * the NIC once for each region.
+ * Until a note that timed out is answered, further notes fail at once; otherwise reclaim would wait
+ * for the NIC once for each region.
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Detects writes to pages of the GPU after programs have freed them. From the first
- * VNICGPU_POISON call on, a program's page is filled with one byte when it is freed, and checked
- * when it is allocated again and at further VNICGPU_POISON calls.
+ * Detects writes to pages of programs (private.c) in the GPU after they were freed. From the first
+ * VNICGPU_POISON call on, such a page is filled with one byte when it is freed, as when it moves
+ * back to RAM, and checked when it is allocated again and at further VNICGPU_POISON calls.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>

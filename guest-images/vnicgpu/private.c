@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Pages of programs in the GPU's memory (Documentation/mm/hmm.rst), which the CPU cannot access. */
+/* Pages of programs in the GPU's memory (Documentation/mm/hmm.rst), which move to RAM when a CPU accesses them. */
 #include <linux/genalloc.h>
 #include <linux/highmem.h>
 #include <linux/hmm.h>
@@ -194,7 +194,7 @@ static void copy_to_gpu(struct vnicgpu *gpu, const unsigned long *src, unsigned 
 
 			memcpy(gpu->mem + offset_of(gpu, to), p, PAGE_SIZE);
 			kunmap_local(p);
-		} else { /* the page was never touched */
+		} else { /* no page yet, or the zero page */
 			memset(gpu->mem + offset_of(gpu, to), 0, PAGE_SIZE);
 		}
 		dst[i] = migrate_pfn(page_to_pfn(to));

@@ -2,8 +2,8 @@
 /*
  * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst), by
  * VNICGPU_FAULT. When Linux invalidates pages that the NIC may use, it waits until the NIC has
- * confirmed through the mailbox that it has released them. A NIC that does not answer in time
- * loses the region for good.
+ * confirmed through the mailbox that it has released them; an invalidation that must not wait
+ * fails. A NIC that does not answer in time loses the region for good.
  *
  * An invalidation and the function answer (fault.c) exclude each other by the region's lock:
  * after an invalidation, answer finds a new sequence number; after answer, the invalidation finds
@@ -59,7 +59,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Under lock. */
+/* Under the region's lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -140,7 +140,7 @@ static void region_end(struct region *r, int error, u32 reason)
 /* No further call can find r in a file's list. */
 static void region_close(struct region *r)
 {
-	/* While the region is in the GPU's list, the mailbox exists. */
+	/* First of all: the mailbox exists until the regions in the GPU's list have ended. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
 	scoped_guard(mutex, &r->gpu->regions_lock)

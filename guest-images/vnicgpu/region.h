@@ -19,8 +19,8 @@ struct region {
 	struct mutex lock;			/* taken in invalidations: allocate no memory under it */
 	unsigned long *mapped;			/* under lock: pages that the NIC may use */
 	u32 generation;				/* under lock: number of the last invalidation */
-	int error;				/* under lock: errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
-	struct vnicgpu_region_stats stats;	/* under lock, except refused */
+	int error;				/* written under lock: -errno of further VNICGPU_FAULT calls; 0: the NIC still gets pages */
+	struct vnicgpu_region_stats stats;	/* under lock; its field refused is unused */
 	atomic64_t refused;
 };
 

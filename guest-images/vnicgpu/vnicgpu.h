@@ -21,7 +21,7 @@ struct vnicgpu_info {
 	__u64 private;	/* pages of programs in the GPU's memory now */
 	__u64 to_gpu;	/* pages ever moved to the GPU */
 	__u64 to_ram;	/* ... moved back on request */
-	__u64 faulted;	/* ... moved back because a CPU touched them */
+	__u64 faulted;	/* ... moved back because a CPU touched them, or VNICGPU_FAULT wanted them in RAM */
 	__u64 evicted;	/* ... moved back because the GPU was removed */
 };
 
@@ -47,13 +47,13 @@ struct vnicgpu_where {
 	__u64 size;
 	__u64 places;	/* address of an array of __u64, one per page: an offset in the GPU, or a constant below */
 };
-#define VNICGPU_RAM	(~0ULL)		/* in RAM, or in another device */
-#define VNICGPU_ABSENT	(~0ULL - 1)	/* not present */
+#define VNICGPU_RAM	(~0ULL)		/* in RAM */
+#define VNICGPU_ABSENT	(~0ULL - 1)	/* not present, or in another GPU */
 
 /* Allocates memory in one zeroed piece. ENOMEM: no free piece is large enough. */
 struct vnicgpu_alloc {
 	__u64 size;
-	__u64 align;	/* a power of two; 0: 4096 */
+	__u64 align;	/* a power of two from 4096 to 2^30; 0: 4096 */
 	__u64 offset;	/* out */
 };
 
@@ -77,9 +77,9 @@ struct vnicgpu_mailbox {
 
 /*
  * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB, whose
- * pages a NIC gets by VNICGPU_FAULT. When Linux takes such a page, it waits until the NIC has
- * released it, or has not answered in time. The region belongs to the open file, which may have
- * 16 (EMFILE). Its number is unique in this guest.
+ * pages a NIC gets by VNICGPU_FAULT. When Linux takes such a page and may wait, it waits until the
+ * NIC has released it, or has not answered in time. The region belongs to the open file, which may
+ * have 16 (EMFILE). No two regions of a guest have the same number at a time.
  */
 struct vnicgpu_region_open {
 	__u64 addr;
@@ -89,8 +89,8 @@ struct vnicgpu_region_open {
 };
 
 /*
- * Closes a region. When the call returns, the NIC has released its pages, or was quarantined from
- * the region. ENOENT: the file has no such region.
+ * Closes a region. When the call returns, the NIC has released its pages, or the region was
+ * quarantined. ENOENT: the file has no such region.
  */
 struct vnicgpu_region_close {
 	__u32 id;
@@ -100,7 +100,7 @@ struct vnicgpu_region_close {
 /*
  * Makes pages of a region present, and returns their places, which the NIC may use until a note
  * takes them back. Notes and answers have the region's generation: a note with a greater one (a
- * positive difference, as __s32) is later than the answer and revokes it.
+ * positive difference, as __s32) is later than the answer and revokes its pages of the note's range.
  *
  * EIO: the region is quarantined, because the NIC did not answer in time. ESRCH: the owner of the
  * memory has exited. ENOENT: there is no such region, or it is closed. ENODEV: the GPU is gone.
@@ -138,7 +138,7 @@ struct vnicgpu_region_stats {
 	__u64 ram, gpu, invalid;	/* entries by kind */
 	__u64 invalidations;	/* invalidations with a note */
 	__u64 untold;		/* invalidations without a note: the NIC had none of the pages */
-	__u64 refused;		/* invalidations that failed, because Linux did not want to wait */
+	__u64 refused;		/* invalidations that failed, because they must not wait */
 	__u64 timeouts;		/* notes without an answer */
 	/*
 	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w
@@ -149,8 +149,8 @@ struct vnicgpu_region_stats {
 };
 
 /*
- * From the first call on, pages of the GPU are filled with one byte when programs free them. A
- * changed byte means that somebody wrote to free memory.
+ * From the first call on, pages of programs in the GPU's memory are filled with one byte when they
+ * are freed or move away. A changed byte means that somebody wrote to free memory.
  */
 struct vnicgpu_poison {
 	__u64 left;	/* out: pages freed since the first call */

@@ -2,7 +2,7 @@
 // libc: copy it, or the parts that you need.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
-// driver. A function that fails prints the error and ends the program, except ask and send_devmem.
+// driver. A function that fails prints the error and ends the program, except ask, ethtool and send_devmem.
 #ifndef DEVMEM_H
 #define DEVMEM_H
 #define _GNU_SOURCE

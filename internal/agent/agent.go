@@ -4,9 +4,9 @@
 // In the guest, [Serve] answers requests by the operations that packages have registered, each in a goroutine
 // of its own. On the host, a [Client] sends the requests.
 //
-// Messages have the sender's versions of vnic and of the protocol. An end refuses messages of another version
-// of the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed lines
-// are dropped and counted.
+// The first message of each end has its versions of vnic and of the protocol. An end refuses messages of another
+// version of the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed
+// lines are dropped and counted.
 package agent
 
 import (
@@ -82,7 +82,7 @@ const (
 // Env describes the guest to its operations.
 type Env struct {
 	Config  Config   `json:"config"`
-	Modules []string `json:"modules"` // loaded by init
+	Modules []string `json:"modules"` // loaded by init, or built into the kernel
 }
 
 // Panic are the args of EventPanic.

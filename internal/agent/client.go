@@ -12,7 +12,7 @@ import (
 // ErrClosed is the error of a results channel that ended without a more specific one.
 var ErrClosed = errors.New("results channel closed")
 
-// RemoteError is an operation's error in the guest. Its text is [Plain].
+// RemoteError is an operation's error in the guest. Its text has passed [Plain].
 type RemoteError = jsonlines.RemoteError
 
 // PanicError is the error of a results channel after EventPanic.
@@ -36,8 +36,8 @@ type Client struct {
 // Conn is a connection to the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes ownership of conn and reads it until Close or its end. Err is then a version.Error if the
-// agent has another version of the protocol, a *PanicError after EventPanic, else ErrClosed.
+// NewClient takes ownership of conn and reads it until Close, its end, or one of these errors. Err is then a
+// version.Error if the agent has another version of the protocol, a *PanicError after EventPanic, else ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,

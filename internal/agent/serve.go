@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// protocol is the version of the messages on the results channel, operations included. Without a version a
-// message counts as version 1.
+// protocol is the version of the messages on the results channel, operations included. An end whose first message
+// has no version is refused.
 const protocol = 2
 
 const (

@@ -15,10 +15,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// openResults opens the results channel as a blocking file: only the agent may poll it. With two pollers,
-// messages can stay unseen: a poll removes the message from the port's queue, and the message's interrupt
-// then finds nothing and wakes nobody (Linux drivers/char/virtio_console.c, port_has_data, and
-// drivers/virtio/virtio_ring.c, vring_interrupt).
+// openResults opens the results channel as a blocking file, which this process's Go runtime does not poll: only the
+// agent, a process that inherits the descriptor, may poll it. With two pollers, messages can stay unseen: a poll
+// removes the message from the port's queue, and the message's interrupt then finds nothing and wakes nobody (Linux
+// drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c, vring_interrupt).
 func openResults(c *agent.Config) (*os.File, error) {
 	if c.Port {
 		f, err := openPort("/", agent.PortName)

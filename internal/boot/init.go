@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The agent's descriptors: the results channel, and a file with its agent.Env as JSON.
+// The agent's descriptors: the results channel, and a pipe with its agent.Env as JSON.
 const (
 	channelFD = 3
 	envFD     = 4
@@ -170,7 +170,7 @@ func keepToNode0() error {
 
 // reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a signal comes,
 // as the Go runtime's do (mm/hugetlb.c, set_max_huge_pages). So reserve tries again, until it has all pages
-// or ten tries have reserved none.
+// or ten tries have added none. A kernel without huge pages is no error.
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {

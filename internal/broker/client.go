@@ -109,7 +109,7 @@ func (k *Client) ask(ctx context.Context, message func(id uint32) []byte, fds []
 	if !waits {
 		scm.Close((<-wait).fd)
 	} else {
-		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // it gets no answer
+		_ = k.conn.WriteFDs(opCancel.message(0, id), nil) // nobody waits for the answer (id 0)
 	}
 	return reply{fd: -1}, err
 }
@@ -217,7 +217,7 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 }
 
 // Keep names a file to the broker, before [Client.Confine]. Later, remove makes the broker remove the file if
-// it has not changed, and with dir then also its directory, if that is empty.
+// it has not changed, and with dir also its directory, if that is empty then.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -232,7 +232,7 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 
 // Draft names a draft file to the broker, before [Client.Confine]. Later, rename makes the broker rename the
 // draft to name; remove makes it remove a draft that still has its temporary name. temp is the draft's path
-// now; "": the draft has no name, and f is open.
+// now, in name's directory; "": the draft has no name, and f is open.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -292,8 +292,9 @@ func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	return instead, nil
 }
 
-// Give makes the broker send descriptors of a GPU's memory to members of a group that connect to l, whose
-// path is path. It must be called before [Client.Confine]. The caller still owns l and memory, and closes l.
+// Give makes the broker send descriptors of a GPU's memory to those who connect to l, whose path is path: members
+// of a group, vnic's user and root. It must be called before [Client.Confine]. The caller still owns l and memory,
+// and closes l.
 func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group int) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -324,14 +325,14 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many system calls of this process the sandbox has refused, or in mode Log would have
-// refused, as counted by the broker.
+// Refused returns how many system calls of this process seccomp has refused, or in mode Log seccomp and Landlock
+// would have refused, as counted by the broker.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
 }
 
-// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without it this process
+// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without a broker this process
 // can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)

@@ -3,14 +3,14 @@
 // renames and removes files, and signals QEMUs.
 //
 // [Start] starts the broker: this program again, with another argument, before any guest's memory is mapped.
-// [Client.Confine] then forbids the process, for good, the system calls that neither profile.go nor the
-// caller lists: by Landlock it can open, for reading, only its own /proc and some files of the kernel; by
+// [Client.Confine] then, in mode on, forbids the process, for good, the system calls that neither the function calls
+// nor the caller lists: by Landlock it can open, for reading, only its own /proc and some files of the kernel; by
 // seccomp it can start, trace and signal no other process, and connect and bind no socket.
 //
 // The broker counts system calls that seccomp refuses, and logs each of the first 64 kinds once. In mode log
 // nothing is refused; the broker counts and logs the calls that seccomp or Landlock would refuse.
 //
-// What the broker keeps for its process is bounded (server.go).
+// What the broker keeps for a confined process is bounded (server.go).
 //
 // A process that starts QEMUs itself does so before it is confined ([Gate]): no QEMU is started for a process
 // that a guest may have taken over.

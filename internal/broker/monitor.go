@@ -41,7 +41,7 @@ const (
 )
 
 // relayCommands passes commands of the process to a QEMU's monitor if allowed lists them (QEMU
-// docs/interop/qmp-spec.rst), and drops others. It passes what the monitor sends to the process.
+// docs/interop/qmp-spec.rst), and drops others. It passes everything from the monitor to the process.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()

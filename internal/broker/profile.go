@@ -39,12 +39,12 @@ var InProcess = Calls{
 }
 
 // handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In
-// mode On Confine forbids them at its end: the number of the broker's descriptor could later be another
-// socket's.
+// mode On Confine forbids them at its end, unless more has them: the number of the broker's descriptor could later
+// be another socket's.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls returns the calls that each confined process may make; broker is its descriptor of the broker's
-// socket.
+// calls returns the calls that each confined process may make, the ones in handover only until Confine ends; broker
+// is its descriptor of the broker's socket.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

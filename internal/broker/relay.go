@@ -78,7 +78,7 @@ func (l *relay) run() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // an ICMP error in reply to an answer
+		if err != nil { // such as an ICMP error in reply to an answer
 			time.Sleep(time.Millisecond)
 			continue
 		}

@@ -12,19 +12,19 @@ import "vnic.dev/vnic/dma"
 //     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
 //   - the handler, which runs after the body has passed its own checks (else EINVAL or ENAMETOOLONG): bodies.go.
 var (
-	// A TCP connection to an address that the gateway's policy permits.
+	// A TCP connection, with NAT, to an address that the gateway's policy permits.
 	opDial = row[address, none]("dial", always, fdNone, slow, socket((*server).dial))
-	// A socket for a guest's flow of UDP or of ICMP echoes.
+	// A socket for a guest's flow of UDP or of ICMP echoes, with NAT.
 	opFlow = row[flow, none]("flow", always, fdNone, slow, socket((*server).openFlow))
 	// A UDP socket at the address of a forward, connected to an address that has sent to the forward.
 	opAnswer = row[answer, none]("answer", always, fdNone, slow, socket((*server).openAnswer))
-	// A TCP connection or a UDP socket to a resolver of the host.
+	// A TCP connection or a UDP socket to a resolver of the host, with NAT.
 	opResolver = row[resolver, none]("resolver", always, fdNone, slow, socket((*server).dialResolver))
 	// A connection to a Unix socket of Config.Connect.
 	opConnect = row[socketIndex, none]("connect", always, fdNone, slow, socket((*server).connect))
 	// Cancels a slow request, by its id.
 	opCancel = row[uint32, none]("cancel", always, fdNone, atOnce, plain((*server).cancel))
-	// The host's socket of a UDP forward: its port, and the socket of a relay.
+	// Opens the host's socket of a UDP forward. The answer has its port, and the socket of a relay to it.
 	opListen = row[address, uint16]("listen", beforeSeal, fdNone, atOnce, (*server).listen)
 
 	opResolvers = row[none, []address]("resolvers", always, fdNone, atOnce, plain((*server).resolvers))
@@ -40,7 +40,7 @@ var (
 	opKeep = row[keptFile, fileIndex]("keep", beforeSeal, fdNone, atOnce, plain((*server).keep))
 	// Names a file for opRename and opRemove. The descriptor: the file, if it has no name yet.
 	opDraft = row[draftFile, fileIndex]("draft", beforeSeal, fdMay, atOnce, (*server).draft)
-	// Removes a file of opKeep or opDraft, if its name still leads to the same file.
+	// Removes a file of opKeep or opDraft, if its name still leads to the same file, for opKeep unchanged.
 	opRemove = row[fileIndex, none]("remove", always, fdNone, atOnce, plain((*server).remove))
 	opRename = row[fileIndex, none]("rename", always, fdNone, atOnce, plain((*server).rename))
 
@@ -54,8 +54,8 @@ var (
 
 	// Names a GPU's memory for opGive. The descriptor: its memfd.
 	opMemory = row[none, memoryIndex]("memory", beforeSeal, fdMust, atOnce, (*server).memory)
-	// Sends the descriptor of a GPU's memory to members of a group that connect to a socket. The descriptor: the
-	// listening socket.
+	// Sends the descriptor of a GPU's memory to those who connect to a socket, if access.Rule admits them. The
+	// descriptor: the listening socket.
 	opGive = row[grant, none]("give", beforeSeal, fdMust, atOnce, (*server).give)
 
 	// Makes the broker refuse beforeSeal requests from then on. The descriptor: the listener of seccomp.

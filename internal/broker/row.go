@@ -45,9 +45,9 @@ type entry struct {
 // task is a request whose body has been decoded.
 type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
-// call has the descriptors of a request and its answer.
+// call has the descriptors of a request and of its answer.
 type call struct {
-	fds *scm.FDs // of the request; a handler takes the ones that it keeps
+	fds *scm.FDs // of the request; a handler takes the ones that it keeps; nil: a slow request
 	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
 }
 

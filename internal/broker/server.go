@@ -48,7 +48,7 @@ type server struct {
 	memories []int
 
 	gpus gpufd.Server
-	wg   sync.WaitGroup // slow requests, and relays
+	wg   sync.WaitGroup // slow requests, relays, and the goroutines of monitor and give
 
 	mu      sync.Mutex
 	cancels map[uint32]context.CancelFunc // of slow requests, by id

@@ -44,7 +44,7 @@ type Config struct {
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
 	Connect  []string // paths of the Unix sockets for Client.Connect
-	Memory   string   // the prefix for Client.OldMemory
+	Memory   string   // OldMemory looks for memfds whose names begin with it
 	Monitor  []string // commands for QEMUs' monitors
 }
 
@@ -105,9 +105,10 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process system calls that neither profile.go nor more lists; in mode Log it forbids
-// none, and the broker logs them. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning
-// names parts of the sandbox that do not work on this machine.
+// Confine, in mode On, forbids this process system calls that are neither in calls nor in more, at its end also the
+// calls in handover, and to open files outside of paths (profile.go). In mode Log it forbids nothing, and the broker
+// logs what mode On would forbid. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names parts
+// of the sandbox that do not work on this machine.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // loads the time zone's file, which cannot be opened later
 	broker := -1
@@ -143,7 +144,7 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 		fds = []int{int(listener.Fd())}
 		defer listener.Close()
 	}
-	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // it gets no answer
+	err = k.conn.WriteFDs(opSeal.message(0, none{}), fds) // nobody waits for the answer (id 0)
 	if err == nil && mode == On {
 		err = confine.Forbid(slices.DeleteFunc(slices.Clone(handover), func(nr uintptr) bool {
 			return slices.ContainsFunc(more, func(c confine.Call) bool { return c.Nr == nr && len(c.If) == 0 })

@@ -31,7 +31,7 @@ type Report struct {
 	Received  uint64 `json:"received,omitempty"` // bytes
 	Sent      uint64 `json:"sent,omitempty"`
 	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received
-	SHA256    string `json:"sha256,omitempty"`     // of the received bytes, or of a ring's sums
+	SHA256    string `json:"sha256,omitempty"`     // of a file, a device as first read, or a ring's sums
 	Written   string `json:"written,omitempty"`    // SHA-256 of the bytes written to a block device
 
 	Memory devmem.MemoryStats `json:"memory"`

@@ -10,7 +10,7 @@
 // run, lets them happen. Landlock has no listener and no trial mode: in a trial run the holder checks the
 // path of each openat ([Refusal.Opens]).
 //
-// A confined process cannot signal others, because its list has no call for it. Landlock's scope of signals
+// A process confined to [GoRuntime] and [Sockets] cannot signal others. Landlock's scope of signals
 // is not used: it would also block the signal with which the kernel ends the process's children
 // (internal/proc).
 //

@@ -30,8 +30,8 @@ var pinned []int
 // kernel ends our children when we die (PR_SET_PDEATHSIG).
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
-// Files removes access to the file system, except for reading these paths, from all threads, permanently. As
-// far as the kernel supports it, it also removes bind and connect of TCP sockets, and connections to abstract
+// Files removes from all threads, permanently, as far as the kernel's Landlock can: access to the file system, except
+// for reading these paths (and except stat and chmod); bind and connect of TCP sockets; and connections to abstract
 // sockets of other processes. Open descriptors stay usable.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {

@@ -42,7 +42,7 @@ type Path struct {
 	Optional bool // may be missing
 }
 
-// GoRuntime are the calls of Go's runtime and its packages os, net and time, without calls that open a file,
+// GoRuntime are calls of Go's runtime and its packages os, net and time, but none that open a file,
 // connect or start a program. pid is the process's id.
 func GoRuntime(pid int) []Call {
 	self := uint32(pid)

@@ -20,7 +20,7 @@ func Trial(list []Call) []Call {
 }
 
 // LetLook lets process pid and its descendants read this process's memory, for [Refusal.Opens], in spite of
-// Yama's ptrace_scope. Call it before [Calls].
+// Yama's ptrace_scope 1. Call it before [Calls].
 func LetLook(pid int) { _ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0) }
 
 // Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It reads the

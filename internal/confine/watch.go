@@ -15,7 +15,7 @@ type Refusal struct {
 	Args [6]uint64
 }
 
-// String returns the call's name, and of some calls an argument.
+// String returns the call's name, and of some calls arguments.
 func (r Refusal) String() string {
 	switch r.Nr {
 	case unix.SYS_SOCKET:

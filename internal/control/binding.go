@@ -19,7 +19,7 @@ type Binding struct {
 	ID     uint32   // offset 0: chosen by the NIC, from 1
 	Buffer uint32   // 4
 	Tx     bool     // 8: 0 or 1
-	Queues []uint16 // 16: receive queues, as a bit map; none if Tx. In ascending order
+	Queues []uint16 // 16: receive queues, as a bit map, ascending when decoded; none if Tx
 }
 
 func (n Binding) number() uint32 { return n.ID }

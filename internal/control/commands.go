@@ -50,7 +50,7 @@ type Handler interface {
 	RDMA
 }
 
-// RDMA is the part of a Handler for RDMA. Without it, the commands of ClassRDMA fail with EOPNOTSUPP.
+// RDMA is the part of a Handler for RDMA. A NIC without RDMA returns EOPNOTSUPP from its methods.
 type RDMA interface {
 	RDMALimits() (RDMALimits, error)
 	AddPD() (id uint32, err error)

@@ -27,7 +27,7 @@ type Dispatcher struct {
 
 	mu       sync.Mutex
 	sessions map[uint32]*session // under mu
-	clock    uint64              // under mu: requests so far
+	clock    uint64              // under mu: requests so far, also repeated ones
 
 	requests, repeats, stale, malformed, failed atomic.Uint64
 }

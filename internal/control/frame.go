@@ -9,7 +9,8 @@ import (
 
 var le = binary.LittleEndian
 
-// ErrMalformed is the error for a frame, or a command's data, that cannot be decoded or encoded.
+// ErrMalformed is the error for a frame, or a command's data, that cannot be decoded or encoded. Another version of
+// the protocol is EPROTONOSUPPORT.
 var ErrMalformed = errors.New("malformed control frame")
 
 // Frame is a control frame.

@@ -5,7 +5,7 @@ import "syscall"
 // JobOp is the operation of a job, numbered like gpumem.Op.
 type JobOp uint8
 
-// Operations of jobs. GPU offsets are in buffers that the port registered.
+// Operations of jobs. Each range of GPU offsets must be in one buffer that the port registered.
 const (
 	JobFill      JobOp = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
 	JobPoison    JobOp = 2 // write the byte Seed&0xff to [Off, Off+Len)
@@ -61,7 +61,8 @@ type JobStatus struct {
 	ID    uint64   // offset 0
 	State JobState // 8
 	_     uint8
-	// 10: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0: success
+	// 10: ECANCELED, EFAULT (memory that the port does not have, or that was removed), EIO (a memory fault), ...; 0:
+	// success
 	Errno uint16
 	Entry uint32   // 12: the first entry that was not completed
 	Bytes uint64   // 16: completed

@@ -109,7 +109,7 @@ func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, er
 }
 
 // RunJob is SubmitJob and WaitJob; the error may also be the job's. If ctx ends, RunJob cancels the job: when
-// RunJob returns, the job does not access memory, unless the NIC does not answer.
+// RunJob returns, the job does not access memory, unless the NIC does not answer or the client was closed.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err

@@ -194,7 +194,7 @@ const (
 const (
 	WRSignaled  = 1 // make a completion on success too; a failure makes one anyway
 	WRSolicited = 2
-	WRFence     = 4 // wait for earlier READs
+	WRFence     = 4 // wait for the answers to earlier requests
 )
 
 // SGE is a piece of local memory.
@@ -366,18 +366,18 @@ type QPStatus struct {
 type RDMACounts struct {
 	Requests     uint64 // packets of requests: sent (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)
-	Messages     uint64 // completed
+	Messages     uint64 // completed; In: READs when they are accepted
 	DeviceBytes  uint64 // payload in registered GPU buffers, or in private pages of a GPU
 	GPUFileBytes uint64 // payload elsewhere in GPU memory
 	HostBytes    uint64 // payload in host memory, BouncedBytes included
 	BouncedBytes uint64 // payload that went through host memory to or from a GPU
 	AgainPackets uint64 // Out: retransmissions; In: duplicates
-	AgainBytes   uint64 // payload of AgainPackets
+	AgainBytes   uint64 // payload sent again: of retransmissions (Out), of answers to duplicate READs (In)
 	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)
 	NotReady     uint64 // RNR NAKs: received (Out), sent (In)
 	Errors       uint64 // NAKs for errors: received (Out), sent (In)
 	Timeouts     uint64 // Out: requests without an answer in time
-	Discarded    uint64 // packets that match no request
+	Discarded    uint64 // packets dropped: unexpected, out of order, or as their memory is missing
 	_            [2]uint64
 }
 
@@ -454,7 +454,7 @@ type PageCounts struct {
 	Invalidated   uint64 // pages
 	Parked        uint64 // packets that waited in the NIC for a page
 	ParkedBytes   uint64
-	NotReady      uint64 // packets refused with an RNR NAK because no more could wait
+	NotReady      uint64 // packets refused with an RNR NAK, or dropped, because no more could wait
 	GPUBytes      uint64 // payload in private pages
 	HostBytes     uint64 // payload in RAM
 	Quarantined   uint64 // 1: the MR is quarantined: no payload moves

@@ -42,7 +42,7 @@ func (n *rdmaNotify) decode(f *Frame) error {
 	return ErrMalformed
 }
 
-// without the client's mu
+// notify calls the callbacks. The client's mu must not be held.
 func (n *rdmaNotify) notify(f *Frame, old uint32, changed bool) {
 	rdma := f.Kind == KindNotify && f.Class == ClassRDMA
 	for _, e := range n.events {

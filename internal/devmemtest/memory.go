@@ -56,8 +56,7 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases returns the suite of devmem.Memory: whether the methods change exactly the bytes that they
-// should.
+// MemoryCases returns the suite of devmem.Memory. After each case the buffers must have exactly the expected bytes.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -108,7 +107,7 @@ func lookRanges(e *memoryEnv) {
 	testkit.Equal(e.T, "looked", string(got), string(want))
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Looked: uint64(len(want))})
 	testkit.OK(e.T, e.Memory.Look(e.Context(), nil, e.Buffers[1]))
-	many := make([]devmem.Range, 5000) // more than one operation's
+	many := make([]devmem.Range, 5000) // more than one job of package engine takes
 	want = want[:0]
 	for i := range many {
 		many[i] = devmem.Range{Off: uint64(e.random.IntN(MemorySize - 3)), Len: uint64(e.random.IntN(4))}

@@ -90,7 +90,7 @@ var tokenCases = []testCase{
 		wait := e.background(func() error { return writeAll(host, want) })
 		var held []devmem.Frag
 		got := 0
-		// Return no token until no page is left.
+		// Return no token until no page is left, or the device drops.
 		e.poll(func() bool {
 			frags, linear := make([]devmem.Frag, 1024), make([]byte, len(want))
 			n, nf, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)

@@ -13,8 +13,8 @@ import (
 
 const dialPause = 100 * time.Millisecond
 
-// DialAgain calls dial again while no program listens, until ctx ends: guests' programs start in no certain
-// order. Other errors of dial end it.
+// DialAgain calls dial again while no program listens or the peer cannot be reached, until ctx ends: guests'
+// programs start in no certain order. Other errors of dial end it.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
 	var last error

@@ -2,7 +2,7 @@
 // Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c). A flag that has the same
 // meaning in both has ncdevmem's name.
 //
-// Only the code that opens a device (open.go) depends on the device and the stack.
+// Only open.go depends on the stack, and on how a device is opened.
 //
 // It differs from ncdevmem where ncdevmem hides failures: one wrong byte is a failure, bytes in host memory
 // are validated at their position in the stream, and a test of a pattern fails if nothing is received.

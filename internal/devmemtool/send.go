@@ -71,8 +71,8 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeBoth closes our end and waits a while for the peer's: nothing retransmits a lost FIN once the tool has
-// closed its device.
+// closeBoth closes our end and waits a while for the peer's: with vnic's stack, nothing retransmits a lost FIN once
+// the tool has closed its device.
 func (t *tool) closeBoth(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err

@@ -29,7 +29,8 @@ type Lease struct {
 // ErrNoAnswer means that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client asks, and the wait for the first answer; later waits are twice as long each.
+// How often a client sends each message, at most, and the wait after the first time; later waits are twice as long
+// each.
 const (
 	tries = 5
 	wait  = limits.Lease

@@ -63,10 +63,10 @@ type situation struct {
 	rule     devmem.Flow // of the connection's flow, if steered
 	steered  bool
 	queues   []int    // of open receive bindings
-	dry      *Binding // the binding of the connection's queue, if isDry; nil: none, or it has pages
+	dry      *Binding // the binding of the rule's queue, or without a rule the connection's, if isDry; nil: none
 }
 
-// Stall returns a sentence about the likely mistake that makes a connection stall; "": no row fits.
+// Stall returns a sentence about the likely mistake that makes a connection stall.
 func Stall(c Connection, d Device) string {
 	s := d.situation(c)
 	elsewhere := s.receives && c.Received > 0 && c.Queue >= 0 && !slices.Contains(s.queues, c.Queue)

@@ -11,7 +11,7 @@ import (
 
 const maxNamed = 16
 
-// NoTXBinding returns the error of a send from a transmit binding that is not open: EINVAL.
+// NoTXBinding returns the error of a send from an id that is not an open transmit binding's: EINVAL.
 func (d Device) NoTXBinding(id uint32) error {
 	for _, b := range d.Bindings {
 		switch {

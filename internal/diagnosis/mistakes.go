@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// mistake is a row of the table: a reason for an error, or for a connection without progress.
+// mistake is a row of the table: a reason for an error, for a connection without progress, or for payload in host
+// memory.
 type mistake struct {
 	Name     string   // a heading of docs/mistakes.md, which several rows may share; "": the sentence is in a list there
 	Sentence string   // of Stall or Steering; words in braces stand for facts (situation.facts)

@@ -12,7 +12,7 @@ import (
 
 // IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It replaces the numbers that
 // OpenPCI has given to GPUs by the NIC's. [NIC.GPUs] then returns, in the order of the NIC's list, the GPUs
-// that the NIC reaches as BARs. It must be called before [NIC.Start].
+// that the NIC reaches and the guest sees as BARs. It must be called before [NIC.Start].
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {

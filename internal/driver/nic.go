@@ -41,7 +41,7 @@ type NIC struct {
 	mu     sync.Mutex
 	calls  []*call    // under mu: of do
 	ended  bool       // under mu: no more calls
-	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA
+	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA, and by Close at first
 	closed bool       // under binder
 
 	closing  sync.Once
@@ -155,7 +155,7 @@ func (n *NIC) Offloads() Offloads { return n.offloads }
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
 // GPUs returns the GPUs that [OpenPCI] found or [Attach] announced; after [NIC.IdentifyGPUs], the GPUs that
-// the NIC reaches as BARs.
+// the NIC reaches and the guest sees as BARs.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control returns the client of the in-band channel to the NIC.

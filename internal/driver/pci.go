@@ -284,7 +284,7 @@ func (p *pci) config(off int, b []byte) error {
 	})
 }
 
-func (p *pci) pairs() int { return 1 } // without MQ
+func (p *pci) pairs() int { return 1 } // unused: the configuration space can be read
 
 // The control queue comes after all pairs that the device has, used or not (5.1.2).
 func (p *pci) controlQueue() int {
@@ -382,7 +382,7 @@ func (p *pci) arm() (changed bool, err error) {
 		return changed, err
 	}
 	p.sl.called = false
-	if err := p.cfg.write16(pciCommand, p.command); errors.Is(err, unix.ENODEV) { // sysfs has no such file any more
+	if err := p.cfg.write16(pciCommand, p.command); errors.Is(err, unix.ENODEV) { // sysfs has removed the file
 		p.lose()
 		return changed, p.errRemoved()
 	} else if err != nil {

@@ -195,7 +195,7 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure runs only the functions of do, until Close.
+// afterFailure halts the device, reports that to the Receiver, and then runs only the functions of do, until Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {

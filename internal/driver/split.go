@@ -11,7 +11,7 @@ import (
 // (docs/specs/virtio.md, 4), owned by the polling goroutine.
 //
 // A returned chain keeps the pages that its frame did not use, in order; fill adds others before the chain is
-// posted again. A chain without any page waits in idle.
+// posted again. A chain without any page, or for which the ring has no room, waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource

@@ -5,7 +5,7 @@ import (
 )
 
 // What alloc returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The
-// transport's close frees it, unless the device may still write to it.
+// transport's close frees it; a PCI device's does not, if the device may still write to it.
 type memory struct {
 	b    []byte
 	addr uint64 // IOVA
@@ -21,9 +21,9 @@ type ringAddrs struct {
 }
 
 // transport is the access to a virtio-net device: PCI or vhost-user. Queues are numbered as in virtio:
-// receive queue i is 2i, transmit queue i is 2i+1. After open, the polling goroutine calls arm, lost and the
-// sleeper's sleep; meanwhile another goroutine may call alloc, watch and, under NIC.tmu, setupQueue,
-// stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
+// receive queue i is 2i, transmit queue i is 2i+1. After open, the polling goroutine calls arm, config, lost, the
+// sleeper's sleep and, after a failure, halt; meanwhile another goroutine may call alloc, watch and, under NIC.tmu,
+// setupQueue, stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
 type transport interface {
 	negotiate() (features uint64, err error)
 	// config reads the device's configuration space (virtio 1.3, 5.1.4), or returns errNoConfig.
@@ -54,7 +54,7 @@ type transport interface {
 	watch(gone func(error), gpuGone func(addr string)) error
 	lost() error // of a device that was found to be gone
 	halt() error
-	close() error // halts the device, and frees descriptors, and memory to which the device cannot write
+	close() error // halts the device, and frees descriptors and memory (see memory)
 }
 
 var errNoReset = errors.New("the queue cannot be reset")

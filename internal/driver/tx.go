@@ -254,8 +254,8 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return report, err
 }
 
-// wanted reports whether a caller waits until frames are sent. Otherwise transmit takes them back when the
-// ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for each would cost
+// wanted reports whether a caller waits until frames are sent. Otherwise the next poll takes them back, or transmit
+// when the ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for each would cost
 // more than the frame.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 

@@ -56,12 +56,12 @@ type PageSource interface {
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)
-	// Wake reports other changes: the NIC has stopped (Err), its link has changed, or the driver has turned
-	// split on again.
+	// Wake reports other changes: the NIC has stopped (Err), its link has changed, or it had lost its state (a new
+	// generation) and the driver has turned the split of bound queues on again.
 	Wake()
 }
 
-// GPUInfo is a GPU whose memory the device can reach.
+// GPUInfo is a GPU whose memory the device may reach.
 type GPUInfo struct {
 	ID   int    // Range.GPU
 	Addr uint64 // for the device: in a guest, the address of the BAR
@@ -88,7 +88,7 @@ type QueueStats struct {
 	Bytes   uint64 // of frames, including payload
 	Payload uint64 // bytes in GPU memory
 	Kicks   uint64
-	Full    uint64 // transmit: the ring was full; receive: a bound queue had too few pages to post
+	Full    uint64 // transmit: the ring was full; receive: too few pages or descriptors to post a bound queue's chains
 	Unsplit uint64 // unsplit frames on a bound queue, dropped
 	Dropped uint64 // frames dropped for other reasons
 	Control uint64

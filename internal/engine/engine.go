@@ -23,7 +23,7 @@ type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// DMA allocates guest memory that the NIC reaches, and that is not freed.
+// DMA allocates guest memory that the NIC reaches, and that stays until the NIC is closed.
 type DMA interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }

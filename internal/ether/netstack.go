@@ -18,7 +18,7 @@ import (
 // NIC is the number of a netstack's only NIC.
 const NIC = 1
 
-// New makes a netstack of IPv4 and IPv6 with TCP, ICMP and more transports, without a NIC.
+// New makes a netstack of IPv4 and IPv6 with TCP, ICMP and the transports of more, without a NIC.
 func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 	return stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
