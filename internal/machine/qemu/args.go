@@ -305,7 +305,7 @@ func (c *Config) complete() error {
 	if err := cmp.Or(c.checkTree(), c.checkHotplug(), c.checkDisks()); err != nil {
 		return err
 	}
-	c.Netdevs = slices.Clone(c.Netdevs) // the caller's
+	c.Netdevs = slices.Clone(c.Netdevs) // the elements belong to the caller
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		if n.VFIOUser {
