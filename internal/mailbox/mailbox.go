@@ -89,8 +89,8 @@ type seen struct {
 	tag   uint64
 }
 
-// Open opens the mailbox at an offset of a GPU's memory. The error is dma.ErrBounds, EINVAL, or ErrNone. The
-// GPU must stay open until Close.
+// Open opens the mailbox at an offset of a GPU's memory. The error is one of dma.Region.Pin, as dma.ErrBounds,
+// EINVAL, or ErrNone. The GPU must stay open until Close.
 func Open(gpu *gpumem.GPU, off uint64) (*Mailbox, error) {
 	m, err := open(gpu.Region(), off)
 	if err != nil {

@@ -270,8 +270,8 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of the control channel into receive queue 0, or else into the backlog; a frame that
-// finds no room is lost.
+// putOwn puts a frame of the control channel into receive queue 0, or into the backlog if there is no buffer. A
+// frame that neither takes is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)

@@ -387,7 +387,7 @@ func (p *Port) holdsBeside(q int) bool {
 	return false
 }
 
-// flushFor tries to end the merges on other queues that a packet with route r may overtake.
+// flushFor tries to end all merges on other queues: a packet with route r may overtake one of them.
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {

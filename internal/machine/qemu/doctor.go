@@ -21,7 +21,7 @@ import (
 // Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // a run needs no download of QEMU or a kernel, and has enough memory
+	Ready         bool          `json:"ready"`          // QEMU and a kernel are here, and enough memory
 	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror is reachable
 	DownloadBytes int64         `json:"download_bytes"` // of the first run
 	DiskBytes     int64         `json:"disk_bytes"`     // of the downloaded files
