@@ -12,8 +12,9 @@
 // The cost of a buffer is bounded: a buffer in more than 5 segments, which is impossible if segments are whole
 // pages, is invalid.
 //
-// Flow rules, RSS and header split of the admin queue are in the port's control.State, which in-band commands
-// change too. Layouts and rules are taken from Linux's driver (drivers/net/ethernet/google/gve, cited by file).
+// Flow rules, RSS and header split of the admin queue are in the port's control.State; in-band commands change
+// flow rules and RSS too. Layouts and rules are taken from Linux's driver (drivers/net/ethernet/google/gve, cited
+// by file).
 //
 // Not implemented: other queue formats (GQI, queue page lists), and special support for XDP.
 package gve
