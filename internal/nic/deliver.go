@@ -18,10 +18,10 @@ type rxQueue struct {
 	mover   Mover
 	frame   Frame
 	merger  *merger      // made when needed
-	holding atomic.Int32 // open between batches; written under q's lock
+	holding atomic.Int32 // merges open between batches; written under q's lock
 	delta   delta        // of this batch
-	way     *shape.Route // of the last packet
-	pieces  uint32       // segments of the last packet
+	way     *shape.Route // of the last packet taken
+	pieces  uint32       // memory segments of that packet's buffers
 	in      control.DirCounters
 	traffic Traffic
 	flows   *flows.Shard // nil: no account

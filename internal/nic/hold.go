@@ -17,7 +17,7 @@ const (
 	// maxHeld bounds the open merges on a queue with Config.Hold.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload. When a merge needs more, the oldest merge
-	// ends.
+	// ends, or, if that finds no buffers, the merge itself.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
 	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge

@@ -68,7 +68,7 @@ func KernelArgs(node bool, more string) string {
 	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
 }
 
-// kernelWords returns every guest's arguments and more. KASLR could put the kernel into a GPU's node.
+// kernelWords returns kernelArgs with more at its end. KASLR could put the kernel into a GPU's node.
 func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {

@@ -126,7 +126,7 @@ func (d *Report) kvm(s *assets.Survey) {
 
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
-// sandbox reports vnic's confinement, which no run requires.
+// sandbox reports vnic's confinement, which a run requires only with the flag --sandbox.
 func (d *Report) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:

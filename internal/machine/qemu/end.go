@@ -33,7 +33,7 @@ const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI
 // grace limits the times for QEMU's answers, its exit and its last output; a variable for tests.
 var grace = limits.QEMUEnd
 
-// command runs a QMP command that needs no time.
+// command runs a QMP command without arguments, for at most grace.
 func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace.Here())
 	defer cancel()
@@ -68,7 +68,7 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent at once by SIGKILL.
+// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent without QMP and without waiting.
 func (m *Machine) end() {
 	if m.cause == ErrSilent { // QMP may not react
 		m.child.End(0)
@@ -225,7 +225,7 @@ var (
 	ErrKept  = errors.New("the guest did not release it")
 )
 
-// MemoryError adds advice to an error of memory in a file, if memory is lacking.
+// MemoryError adds advice to an error of memory in a file, if memory or the allowed size of files is lacking.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err
