@@ -51,8 +51,8 @@ type Survey struct {
 	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
 	Ready         bool   // a QEMU and a kernel are here
 	CanFetch      bool   // missing files can be downloaded, if the mirror is reachable
-	DownloadBytes int64  // of the first run
-	DiskBytes     int64  // of the downloaded files
+	DownloadBytes int64  // of a missing QEMU or kernel, with apt's lists
+	DiskBytes     int64  // of these, unpacked
 
 	unusable bool // the user named an unusable file
 }

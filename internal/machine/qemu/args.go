@@ -77,7 +77,7 @@ func kernelWords(node bool, more string) string {
 	return strings.TrimSpace(args + " " + more)
 }
 
-// files are inherited by QEMU from descriptor 3 on (exec.Cmd.ExtraFiles).
+// files are inherited by QEMU from descriptor 3 on (exec.Cmd.ExtraFiles), unless foreign.
 type files struct {
 	list    []*os.File
 	foreign bool // another program starts QEMU, which opens them through /proc
