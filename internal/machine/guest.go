@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// Boot adds images and hardware; Append follows the NICs' kernel arguments.
 	qemu.Config
-	// Boot completes it from the hardware, also whether vnicgpu is in Modules. Modules nil: those of Images.
+	// Boot completes it from the hardware, also whether vnicgpu is in Modules. Modules nil: the Images' Modules.
 	Agent agent.Config
 	Files io.Reader // a user's archive; may be nil
 	// Connected gets QEMU's connections to NICs; nil: the lab's ports get them.

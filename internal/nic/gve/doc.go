@@ -3,7 +3,7 @@
 //
 // The control plane is registers (BAR0) and the admin queue: it runs inside register writes. Doorbells (BAR2)
 // tell queues how far their driver has posted. Each started transmit queue has one worker; senders use receive
-// queues under a lock. Interrupts are MSI-X vectors; those of queues fire once, until the driver re-arms them.
+// queues under a lock. Interrupts are MSI-X vectors; a queue's vector fires once, until the driver re-arms it.
 //
 // An invalid descriptor, or a ring whose memory the frontend unmaps, stops its queue, and the device asks for a
 // reset; an invalid doorbell of the admin queue, or a slot that cannot be accessed, stops the admin queue until a
