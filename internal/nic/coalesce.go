@@ -21,7 +21,7 @@ const (
 // With holds, merges may outlive their batch (hold.go).
 type merger struct {
 	limits wire.Limits // of the driver
-	holds  bool        // merges outlive their batch
+	holds  bool        // merges may outlive their batch
 	open   []merge     // the first n are in use, the oldest first
 	n      int
 	next   []int32 // by packet of the batch: the next one of its merge

@@ -17,7 +17,7 @@ const MaxFrame = 65535 + splitter.EthLen + 8
 
 const firstLook = 128
 
-// ErrBadFrame is the error for a frame whose length or buffers are not possible.
+// ErrBadFrame is the error for a frame whose length, buffers or descriptors are not possible.
 var ErrBadFrame = errors.New("bad frame")
 
 // A guest can cause these errors with each frame, so they are allocated only once.
