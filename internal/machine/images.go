@@ -91,9 +91,9 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs, with its own cache and kernel in place of o's. It builds vnicgpu.ko if that is
-// among the modules and no file is given, and fetches the whole kernel if an imported one lacks a module
-// (offline: an error).
+// BuildImage makes the initramfs, with the Images' cache and kernel in place of o's. It builds vnicgpu.ko if that
+// is among the modules and no file is given (EnvGPUModule), and fetches the whole kernel if an imported one lacks a
+// module (offline: an error).
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
