@@ -45,7 +45,7 @@ type receiver struct {
 
 	busy     bool
 	sticks   bool      // the time since updated counts as stuck
-	lastTook time.Time // when it last took frames while others were held
+	lastTook time.Time // when it last took frames while frames to it were held
 	lastSent time.Time
 	mixed    int // frames to it since the Sender held its first frame; decays
 
