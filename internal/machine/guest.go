@@ -23,7 +23,7 @@ import (
 type Config struct {
 	// Boot adds images and hardware; Append follows the NICs' kernel arguments.
 	qemu.Config
-	// Boot completes it from the hardware. Modules nil: all modules of Images.
+	// Boot completes it from the hardware, also whether vnicgpu is in Modules. Modules nil: the Images' Modules.
 	Agent agent.Config
 	Files io.Reader // a user's archive; may be nil
 	// Connected gets QEMU's connections to NICs; nil: the lab's ports get them.
@@ -91,7 +91,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
-	if limits.Slow() > max(a.Slow, 1) { // a boot was slow
+	if limits.Slow() > max(a.Slow, 1) { // it rose meanwhile
 		if err := agent.TellSlow(ctx, m.Agent()); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), m.Close())
 		}
@@ -111,7 +111,7 @@ func memoryOf(m *qemu.Machine) (maps []dma.Map) {
 	return maps
 }
 
-// Attach adds GPUs and NICs of a lab's machine to QEMU's configuration.
+// Attach adds the hardware of a lab's machine (PCIe tree, IOMMU, GPUs and NICs) to QEMU's configuration.
 func Attach(c *qemu.Config, hw *lab.Machine) {
 	if !hw.Bare {
 		c.Tree = hw.Tree
@@ -131,7 +131,7 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 }
 
-// Netdev returns QEMU's network device for a port, without its backend and place.
+// Netdev returns QEMU's network device for a port, without backend, Place and Hotplug.
 func Netdev(p *lab.Port) qemu.Netdev {
 	return qemu.Netdev{VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs, MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MaxMTU,
 		XDP: p.XDP}

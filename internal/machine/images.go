@@ -21,7 +21,7 @@ import (
 // Software is what a guest needs for a NIC of a model.
 type Software struct {
 	Modules    []string // of devmem programs
-	HugePages  int      // 2 MiB pages on node 0
+	HugePages  int      // 2 MiB pages for a NIC; on node 0 if lab.Model.Node
 	KernelArgs string   // for the kernel's command line
 	Driver     string   // module of the NIC's interface
 }
@@ -91,8 +91,9 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs, and sets o's cache and kernel. It builds vnicgpu.ko if that is among the
-// modules and no file is given, and fetches the whole kernel if an imported one lacks a module.
+// BuildImage makes the initramfs, with the Images' cache and kernel in place of o's. It builds vnicgpu.ko if that
+// is among the modules and no file is given (EnvGPUModule), and fetches the whole kernel if an imported one lacks a
+// module (offline: an error).
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
@@ -147,7 +148,7 @@ func (im *Images) Close() error {
 }
 
 // LacksModules reports whether an error of Build is about missing or wrong modules of the kernel, except
-// vnicgpu.
+// vnicgpu and modules that were not imported (assets.ErrPartial).
 func LacksModules(err error) bool {
 	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) ||
 		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
@@ -162,7 +163,8 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// complete fetches the whole kernel after err, which is about a module that the imported kernel lacks.
+// complete fetches the whole kernel, unless offline, after err, which is about a module that the imported kernel
+// lacks.
 func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {

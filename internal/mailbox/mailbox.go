@@ -5,8 +5,8 @@
 // confirms (Done). If the driver has given up, the host must take the whole region from the NIC before it
 // frees the slot (Free).
 //
-// The guest may write anything there at any time, and no value makes Poll slower, allocate or fail. A request
-// may name a region or pages that do not exist, and may be repeated.
+// The guest may write anything there at any time, and no value makes Poll allocate or fail. A request may name a
+// region or pages that do not exist, and may be repeated.
 //
 // The package is not API (README, Stability).
 package mailbox
@@ -89,8 +89,8 @@ type seen struct {
 	tag   uint64
 }
 
-// Open opens the mailbox at an offset of a GPU's memory. The error is dma.ErrBounds, EINVAL, or ErrNone. The
-// GPU must stay open until Close.
+// Open opens the mailbox at an offset of a GPU's memory. The error is one of dma.Region.Pin, as dma.ErrBounds,
+// EINVAL, or ErrNone. The GPU must stay open until Close.
 func Open(gpu *gpumem.GPU, off uint64) (*Mailbox, error) {
 	m, err := open(gpu.Region(), off)
 	if err != nil {

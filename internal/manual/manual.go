@@ -84,7 +84,8 @@ func roff(s string) string {
 	return s
 }
 
-// Finish inserts sections into cobra's man page, before SEE ALSO, and renames EXAMPLE to EXAMPLES.
+// Finish inserts sections into cobra's man page, before SEE ALSO or else at the end, and renames EXAMPLE to
+// EXAMPLES.
 func Finish(c *cobra.Command, page string) string {
 	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
 	before, after, more := strings.Cut(page, ".SH SEE ALSO")

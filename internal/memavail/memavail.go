@@ -22,8 +22,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how many bytes of memory are available, and the file with that value; math.MaxUint64:
-// unknown.
+// Available returns how many bytes of memory are available, and the file of the limit that decides;
+// math.MaxUint64: unknown.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")

@@ -1,7 +1,8 @@
 // Command memory-conformance runs the conformance suite of devmem.Memory in a guest of vnic boot, over
 // package guest's Memory (Device.Engines).
 //
-// The suite checks GPU memory through the GPU's BAR, or through Engines if the GPU is a NUMA node.
+// The suite checks GPU memory through the GPU's BAR, or through Engines if there is no BAR (the GPU is a NUMA
+// node).
 package main
 
 import (
@@ -54,7 +55,7 @@ func run(ctx context.Context, d *guest.Device) error {
 	return nil
 }
 
-// mapBAR maps BAR 2 of ivshmem-plain; nil: there is none.
+// mapBAR maps BAR 2 of the first ivshmem-plain; nil: there is none.
 func mapBAR(d *guest.Device) ([]byte, error) {
 	dirs, err := filepath.Glob("/sys/bus/pci/devices/*")
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // ErrBadFile: an archive cannot have the file, or Linux would skip it.
 var ErrBadFile = errors.New("no file for an initramfs")
 
-// File is a file of an archive, of root and without a time.
+// File is a file of an archive, owned by root and without a time.
 type File struct {
 	Name   string // slashes at its beginning are dropped
 	Mode   uint32 // type and permissions (inode(7))
@@ -78,8 +78,8 @@ func (f *File) check() error {
 	return nil
 }
 
-// Write writes an archive of files and their directories, and returns the number of bytes. A repeated name is
-// fs.ErrExist. After an error the output is useless.
+// Write writes an archive of files and their directories, and returns the number of bytes. A name that is in the
+// archive already, perhaps as an added directory, is fs.ErrExist. After an error the output is useless.
 func Write(w io.Writer, files []File) (int64, error) {
 	a := writer{w: w, names: map[string]bool{}}
 	for i, f := range files {

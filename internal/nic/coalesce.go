@@ -17,11 +17,11 @@ const (
 	mergeSegments = dma.KeepSegments
 )
 
-// merger merges frames of one flow to GSO packets (receive coalescing). Its user holds the queue's lock. With
-// holds, merges may outlive their batch (hold.go).
+// merger merges frames of the same flow to GSO packets (receive coalescing). Its user holds the queue's lock.
+// With holds, merges may outlive their batch (hold.go).
 type merger struct {
 	limits wire.Limits // of the driver
-	holds  bool        // merges outlive their batch
+	holds  bool        // merges may outlive their batch
 	open   []merge     // the first n are in use, the oldest first
 	n      int
 	next   []int32 // by packet of the batch: the next one of its merge
@@ -36,7 +36,7 @@ type merge struct {
 	route       route
 	first, last int32 // in this batch
 	here        int   // frames in this batch
-	segments    int   // memory segments of this batch's payload
+	segments    int   // memory segments of the payload, held or of this batch
 	checked     bool  // the first frame's checksum was checked
 	alone       bool  // no frame can join
 	held        *held // frames of earlier batches; nil: none
@@ -131,8 +131,8 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	return true
 }
 
-// followed reports whether the next packet of a packet's flow may be among those behind it. It compares only
-// sequence numbers.
+// followed reports whether the next packet of a packet's flow may be among the lookAhead packets behind it. It
+// compares only sequence numbers.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {

@@ -33,7 +33,7 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 is not split. If split is turned off, posted buffers return to
+// SetSplit implements control.Handler. Queue 0 cannot be split. If split is turned off, posted buffers return to
 // the driver before steering changes: they are laid out for split frames.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {

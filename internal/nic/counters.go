@@ -35,7 +35,7 @@ type bytesByMem struct {
 	buffers uint32 // memory segments
 	nodes   bool   // count host memory by NUMA node
 	gpu     int32  // 1 + the GPU of the first byte in a GPU; 0: none
-	node    int32  // 1 + the node of the first byte in host memory; 0: unknown
+	node    int32  // 1 + the node of the first byte in host memory of a known node; 0: none
 
 	// Valid if gpu is not 0.
 	second      int32  // 1 + the second GPU; 0: none

@@ -18,10 +18,10 @@ type rxQueue struct {
 	mover   Mover
 	frame   Frame
 	merger  *merger      // made when needed
-	holding atomic.Int32 // open between batches; written under q's lock
+	holding atomic.Int32 // merges open between batches; written under q's lock
 	delta   delta        // of this batch
-	way     *shape.Route // of the last packet
-	pieces  uint32       // segments of the last packet
+	way     *shape.Route // of the last packet taken
+	pieces  uint32       // memory segments of that packet's buffers
 	in      control.DirCounters
 	traffic Traffic
 	flows   *flows.Shard // nil: no account
@@ -270,8 +270,8 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of the control channel into receive queue 0, or else into the backlog; a frame that
-// finds no room is lost.
+// putOwn puts a frame of the control channel into receive queue 0, or into the backlog if there is no buffer. A
+// frame that neither takes is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)

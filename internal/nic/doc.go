@@ -3,10 +3,10 @@
 // to the GPUs (peer to peer or bounced through host memory), and the control channel (frames to
 // wire.ControlMAC).
 //
-// The sender's goroutine does all work for a packet that waits for nothing. Transmitter.Send counts the packet
-// and passes it to the link; the receiving Port's Deliver steers it to a receive queue, which copies it once,
-// under that queue's lock. A goroutine holds at most one such lock; meanwhile it does not deliver packets,
-// interrupt drivers, log or wait.
+// The sender's goroutine does all work for a packet that waits for nothing. Transmitter.Send passes the packet
+// to the link and counts it; the receiving Port's Deliver steers it to a receive queue, which copies it (once,
+// unless it is bounced or held), under that queue's lock. A goroutine holds at most one such lock; meanwhile it
+// does not deliver packets, interrupt drivers, log or wait.
 //
 // Commands set up a control.State and the objects of an rdma.Engine. Device reset (Reset) clears both.
 //
@@ -42,9 +42,9 @@
 // Ports that wait for buffers of a receive queue get about equal numbers of frames into it, however many queues
 // each port waits with, and whatever the length of the frames (RxBase). RxBase gives a turn to a Sender of the
 // port that has had fewest frames, and at most one turn at a time to a port. A Sender that is awake sends
-// without a turn while there are buffers, and these frames count for its port. When a port is more than 128
-// frames ahead of a port that has a turn, its frames wait until that turn has ended (RxBase.Admit). A polling
-// thread (Pollers) also serves ports in turn, by bytes.
+// without a turn while there are buffers, and these frames count for its port. When a port without a turn is
+// more than 128 frames ahead of a port that has one, its frames wait until that turn has ended (RxBase.Admit). A
+// polling thread (Pollers) also serves ports in turn, by bytes.
 //
 // A Sender holds a frame for a receiver without buffers in one of its Batch slots. When held frames fill all
 // slots, the Sender may drop the oldest held frames of the receiver that has most, and leave it one slot in
@@ -88,8 +88,8 @@
 // back the memory in between.
 //
 // For its sender and its link a held frame is Taken. Its queue's counters, flow counters and taps see it once,
-// when it reaches the guest, with the place of its payload and as it crossed the wire, checksum included. Held
-// payload is in memory of kind wire, as in a link's delay line.
+// when it reaches the guest or is dropped, with the place of its payload and as it crossed the wire, checksum
+// included. Held payload is in memory of kind wire, as in a link's delay line.
 //
 // A merge also ends when Hold has passed since its first frame was held, and before its queue stops (FlushRx).
 // If the queue lacks buffers then, the port puts the merge's frames one by one as far as buffers last, and the

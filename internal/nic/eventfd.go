@@ -42,7 +42,7 @@ func (e *EventFD) Fire() {
 // Busy reports whether a writer is between Enter and the end of Write.
 func (e *EventFD) Busy() bool { return e.inside.Load() > 0 }
 
-// Stuck reports whether a writer is blocked in Write.
+// Stuck reports whether a writer is inside and the eventfd is full, so that the writer may be blocked.
 func (e *EventFD) Stuck() (stuck bool) {
 	if e.Busy() {
 		e.file.do(func(fd int) { stuck = isFull(fd) })
@@ -50,7 +50,7 @@ func (e *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full, which frees one blocked writer; else a read would lose a signal.
+// drain reads the eventfd if it is full, which frees a blocked writer; else a read would lose a signal.
 func (e *EventFD) drain() {
 	e.file.do(func(fd int) {
 		if isFull(fd) {

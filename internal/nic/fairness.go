@@ -45,7 +45,7 @@ type receiver struct {
 
 	busy     bool
 	sticks   bool      // the time since updated counts as stuck
-	lastTook time.Time // when held frames were last taken
+	lastTook time.Time // when it last took frames while frames to it were held
 	lastSent time.Time
 	mixed    int // frames to it since the Sender held its first frame; decays
 
@@ -214,7 +214,7 @@ func (r *receiver) pass(now time.Time) {
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
 // slow returns the receiver that has to give up frames, so that frames to others get slots; nil: none. backlog
-// is the number of frames in the ring; full: the ring has no space for the driver.
+// is the number of frames in the ring; full: the driver has no space in the ring, and held frames fill all slots.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver

@@ -124,7 +124,7 @@ func (s *seen) add(from, n uint32) (again uint32) {
 		s.ranges[i] = one
 		s.n = i + 1 + copy(s.ranges[i+1:], s.ranges[j:s.n])
 	default:
-		if s.n == maxRanges { // the oldest gap counts as passed from now on
+		if s.n == maxRanges { // the lowest gap counts as passed from now on
 			if i == 0 {
 				s.edge = one.to
 				return again

@@ -17,7 +17,7 @@ const MaxFrame = 65535 + splitter.EthLen + 8
 
 const firstLook = 128
 
-// ErrBadFrame is the error for a frame whose length or buffers are not possible.
+// ErrBadFrame is the error for a frame whose length, buffers or descriptors are not possible.
 var ErrBadFrame = errors.New("bad frame")
 
 // A guest can cause these errors with each frame, so they are allocated only once.
@@ -32,7 +32,8 @@ var (
 // long as p is used: ParseFrame copies both headers to it. The payload stays in segs. ParseFrame sets
 // Meta.Headers; the caller sets the rest of Meta, and then calls p.Prepare. It reuses the storage of p.Payload.
 //
-// ParseFrame reads bytes behind the first segment only if the headers are not complete there.
+// ParseFrame reads bytes behind the first segment only if the headers are not complete in the segment, or in its
+// first 128 bytes.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen

@@ -17,7 +17,7 @@ const (
 	// maxHeld bounds the open merges on a queue with Config.Hold.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload. When a merge needs more, the oldest merge
-	// ends.
+	// ends, or, if that finds no buffers, the merge itself.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
 	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge
@@ -387,7 +387,7 @@ func (p *Port) holdsBeside(q int) bool {
 	return false
 }
 
-// flushFor tries to end the merges on other queues that a packet with route r may overtake.
+// flushFor tries to end all merges on other queues: a packet with route r may overtake one of them.
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {

@@ -14,8 +14,8 @@ type Observer interface {
 	// Changed gets the State before and after a change, and must not change them. A new Generation means a device
 	// reset, or another driver.
 	Changed(was, now *control.State)
-	// DeviceQueue reports that a receive queue has got its first buffers in GPU memory (on), or has none any more,
-	// on NICs whose driver posts such buffers without a command.
+	// DeviceQueue reports that the first buffers of a receive queue lie in GPU memory (on), or after a new start no
+	// longer do, on NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
 }
 

@@ -31,7 +31,8 @@ type archive struct {
 	keyring string
 }
 
-// findArchive takes mirror and keyring from options, environment, or the machine's apt sources.
+// findArchive takes mirror and keyring from options, environment, or the machine's apt sources, and else the
+// keyring from debianKeyrings.
 func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	a := archive{mirror: cmp.Or(o.Mirror, os.Getenv(EnvMirror)), keyring: cmp.Or(o.Keyring, os.Getenv(EnvKeyring))}
 	if a.mirror != "" && a.keyring != "" {

@@ -18,7 +18,7 @@ type State string
 // States.
 const (
 	Good    State = "ok"
-	Worse   State = "worse"   // with limitations, or unknown
+	Worse   State = "worse"   // with limitations, unknown, or missing and not needed now
 	Lacking State = "missing" // needed
 )
 
@@ -49,10 +49,10 @@ type Survey struct {
 	Kernel        Kernel
 	Found         []Fact // "qemu", "kernel", "nic virtio", "nic gve"
 	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
-	Ready         bool   // no download is needed
+	Ready         bool   // a QEMU and a kernel are here
 	CanFetch      bool   // missing files can be downloaded, if the mirror is reachable
-	DownloadBytes int64  // of the first run
-	DiskBytes     int64  // of the downloaded files
+	DownloadBytes int64  // of a missing QEMU or kernel, with apt's lists
+	DiskBytes     int64  // of these, unpacked
 
 	unusable bool // the user named an unusable file
 }
@@ -169,7 +169,7 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	return true
 }
 
-// packages reports whether packages can be fetched; done: none need to be.
+// packages adds facts about fetching, and reports whether packages can be fetched; done: none need to be.
 func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	worst := Lacking
 	if done {

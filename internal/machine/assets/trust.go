@@ -14,14 +14,15 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// The cache has programs that run as vnic's user, and nothing verifies them after apt. So only this user and
-// root may be able to write there. A process checks once the cache, the entries of its directories, and each
-// tree that it uses. tools/debs.sh has the same rule.
+// The cache has programs that run as vnic's user, and nothing verifies them after apt. So users other than this
+// one and root must not be able to write there. A process checks once the cache, the entries of its directories,
+// and each tree that it uses. tools/debs.sh has about the same rule.
 //
 // Directories above the cache and access control lists are not checked.
 //
 // A link is followed if its owner is this user or root. The group's write permission on a directory of this
-// user is removed, and the directory is used: scripts made such directories under a umask of 002.
+// user is removed, unless others have it too, and the directory is used: scripts made such directories under a
+// umask of 002.
 
 // trustedPaths are the checked paths; a tree's ends with a slash.
 var trustedPaths sync.Map
@@ -50,7 +51,7 @@ func (c cache) check() error {
 	return nil
 }
 
-// checkFiles checks files by their paths below the cache, and the directories above them.
+// checkFiles checks the cache, files by their paths below it, and the directories between.
 func (c cache) checkFiles(names ...string) error {
 	err := checkPath(c.dir)
 	for _, name := range names {
@@ -70,8 +71,8 @@ func (c cache) checkFiles(names ...string) error {
 	return c.refuse(err)
 }
 
-// checkEntries checks the entries of a directory. This user's group may have write permission for them,
-// because compilers make programs so.
+// checkEntries checks the entries of a directory. A group may have write permission for them, because
+// compilers make programs so.
 func checkEntries(dir string) error {
 	entries, _ := os.ReadDir(dir) // unreadable: unusable
 	for _, e := range entries {

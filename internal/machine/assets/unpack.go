@@ -20,7 +20,7 @@ import (
 var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
 	"usr/share/bug", "usr/share/info"}
 
-// unpack unpacks packages in dir into root, without the useless parts, removes each package, and calls done
+// unpack unpacks packages in dir into root, without the useless parts, removes each package's file, and calls done
 // with the number of package bytes so far.
 func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
 	var sum int64
@@ -44,7 +44,8 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 }
 
 // settle prepares an unpacked tree for the cache: it removes setuid, setgid and sticky bits and write
-// permissions of group and others, and syncs. It returns the tree's size.
+// permissions of group and others, gives the owner all rights to directories, and syncs. It returns the tree's
+// size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -59,7 +60,7 @@ func settle(root string) (size int64, err error) {
 		if st.IsDir() {
 			mode |= 0o700
 		}
-		if st.Mode()&^fs.ModeType != mode { // setuid, setgid, sticky
+		if st.Mode()&^fs.ModeType != mode {
 			return os.Chmod(path, mode)
 		}
 		return nil

@@ -58,8 +58,8 @@ func (t *tested) version(role string) string {
 	return ""
 }
 
-// untested describes how packages differ from the lock; "" = as tested. A tested version with another hash is
-// an error, because an archive does not build a version twice.
+// untested describes how packages differ from the lock; "" = as tested. If the role's version is the tested one,
+// a package of a tested version with another hash is an error: an archive does not build a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
@@ -109,8 +109,8 @@ func older(version, than string) bool {
 	return slices.Compare(a[:], b[:]) < 0
 }
 
-// distance returns v's distance from want, for slices.Compare: by major, minor, then patch; a newer version
-// is nearer.
+// distance returns v's distance from want, for slices.Compare: by major, minor, then patch; of two versions that
+// are as far away the newer one is nearer.
 func distance(v, want string) (d [4]int) {
 	a, b := numbers(v), numbers(want)
 	for i := range a {

@@ -76,8 +76,8 @@ func (k *Kernel) Unpacked() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// vmlinux writes the ELF file of a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset and
-// payload_length count from the protected-mode code; the unpacked size follows all compressions but gzip).
+// vmlinux writes the ELF file of a bzImage (Linux Documentation/arch/x86/boot.rst: payload_offset counts from
+// the protected-mode code).
 func vmlinux(w io.Writer, image []byte) error {
 	const head = 0x250
 	if len(image) < head || string(image[0x202:0x206]) != "HdrS" || binary.LittleEndian.Uint16(image[0x206:]) < 0x208 {
@@ -103,8 +103,8 @@ func vmlinux(w io.Writer, image []byte) error {
 	return nil
 }
 
-// decompressor supports zstd, xz and gzip. The unpacked size at the end is part of gzip's format, and follows
-// the others.
+// decompressor supports zstd, xz and gzip. The unpacked size in the last 4 bytes is part of gzip's format, but
+// not of the others'.
 func decompressor(packed []byte) (io.Reader, error) {
 	switch r := bytes.NewReader(packed[:len(packed)-4]); {
 	case bytes.HasPrefix(packed, []byte{0x1f, 0x8b}):
@@ -117,7 +117,7 @@ func decompressor(packed []byte) (io.Reader, error) {
 	return nil, fmt.Errorf("a kernel packed in an unknown way: %x", packed[:4])
 }
 
-// bootsByPVH returns an error without a PVH entry point.
+// bootsByPVH returns an error for a kernel without a PVH entry point.
 func bootsByPVH(kernel io.ReaderAt) error {
 	f, err := elf.NewFile(kernel)
 	if err != nil {

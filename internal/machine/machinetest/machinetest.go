@@ -80,7 +80,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	return l
 }
 
-// Boot boots a guest, which ends with the test; its console is logged if the test fails.
+// Boot boots a guest, which ends with the test; the end of its console is logged if the test fails.
 func Boot(t *testing.T, im *machine.Images, hw *lab.Machine, c machine.Config) *machine.Guest {
 	t.Helper()
 	return BootAll(t, im, Guest{hw, c})[0]
@@ -94,7 +94,7 @@ type Guest struct {
 
 var booted atomic.Int32
 
-// Booted returns how many guests this process has tried to boot, plus the numbers given to Count.
+// Booted returns how many guests Boot and BootAll have tried to boot, plus the numbers given to Count.
 func Booted() int { return int(booted.Load()) }
 
 // Count counts guests that a program boots for a test.

@@ -48,7 +48,7 @@ var probing = struct {
 // boots with it, because /dev/kvm may exist and then fail in the guest. The result is kept in the cache.
 // AccelKVM is not probed; it is an error if /dev/kvm cannot be opened.
 //
-// After a successful probe, limits follow its time to boot (limits.Booted).
+// After a successful probe, or with its kept result, limits follow its time to boot (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
 	missing := kvmMissing()
 	switch {
@@ -84,7 +84,7 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Acc
 	return AccelTCG, "TCG (slower): KVM does not work here: " + found.Why, nil
 }
 
-// kvmDevice is KVM's device, or the file that envKVMDevice names.
+// kvmDevice is KVM's device; envKVMDevice may name another file for tests.
 const (
 	kvmDevice    = "/dev/kvm"
 	envKVMDevice = "VNIC_TEST_KVM"

@@ -68,7 +68,7 @@ func KernelArgs(node bool, more string) string {
 	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
 }
 
-// kernelWords returns every guest's arguments and more. KASLR could put the kernel into a GPU's node.
+// kernelWords returns kernelArgs with more at its end. KASLR could put the kernel into a GPU's node.
 func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -77,7 +77,7 @@ func kernelWords(node bool, more string) string {
 	return strings.TrimSpace(args + " " + more)
 }
 
-// files are inherited by QEMU from descriptor 3 on (exec.Cmd.ExtraFiles).
+// files are inherited by QEMU from descriptor 3 on (exec.Cmd.ExtraFiles), unless foreign.
 type files struct {
 	list    []*os.File
 	foreign bool // another program starts QEMU, which opens them through /proc
@@ -305,7 +305,7 @@ func (c *Config) complete() error {
 	if err := cmp.Or(c.checkTree(), c.checkHotplug(), c.checkDisks()); err != nil {
 		return err
 	}
-	c.Netdevs = slices.Clone(c.Netdevs) // the caller's
+	c.Netdevs = slices.Clone(c.Netdevs) // the elements belong to the caller
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		if n.VFIOUser {

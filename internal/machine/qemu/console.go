@@ -23,7 +23,7 @@ func newConsole(also io.Writer) *console {
 	return &console{tail: agent.Tail{Max: consoleKept}, last: time.Now(), also: also}
 }
 
-// silent returns the time since the last output.
+// silent returns the time since the last output, or since the start.
 func (c *console) silent() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,10 +21,10 @@ import (
 // Report is the result of Doctor.
 type Report struct {
 	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // a run needs no download
+	Ready         bool          `json:"ready"`          // QEMU and a kernel are here, and nothing a run needs is missing
 	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror is reachable
-	DownloadBytes int64         `json:"download_bytes"` // of the first run
-	DiskBytes     int64         `json:"disk_bytes"`     // of the downloaded files
+	DownloadBytes int64         `json:"download_bytes"` // of a missing QEMU or kernel, with apt's lists
+	DiskBytes     int64         `json:"disk_bytes"`     // of these, unpacked
 	MemoryBytes   int64         `json:"memory_bytes"`   // for two guests
 	Probe         *Probe        `json:"kvm_probe,omitempty"`
 }
@@ -126,7 +126,7 @@ func (d *Report) kvm(s *assets.Survey) {
 
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
-// sandbox reports vnic's confinement, which no run requires.
+// sandbox reports vnic's confinement, which a run requires only with the flag --sandbox.
 func (d *Report) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:

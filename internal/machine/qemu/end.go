@@ -30,10 +30,10 @@ const (
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
 	"and a serial port (8250) or virtio's console"
 
-// grace limits the times for QEMU's answers, its exit and its last output.
-var grace = limits.QEMUEnd // for tests
+// grace limits the times for QEMU's answers, its exit and its last output; a variable for tests.
+var grace = limits.QEMUEnd
 
-// command runs a QMP command that needs no time.
+// command runs a QMP command without arguments, for at most grace.
 func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace.Here())
 	defer cancel()
@@ -56,7 +56,7 @@ func (m *Machine) event(e qmpEvent) {
 // internalError is a status of QEMU (qapi/run-state.json, RunState).
 const internalError = "internal-error"
 
-// checkStatus sets the cause if QEMU has stopped the guest.
+// checkStatus sets the cause if QEMU has stopped the guest after an error.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
 	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
@@ -68,7 +68,7 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent at once by SIGKILL.
+// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent without QMP and without waiting.
 func (m *Machine) end() {
 	if m.cause == ErrSilent { // QMP may not react
 		m.child.End(0)
@@ -81,7 +81,7 @@ func (m *Machine) end() {
 	}
 }
 
-// finish reads the remaining output and determines how the run ended. QEMU has ended.
+// finish reads the remaining output and determines how the run ended. QEMU has ended, or cannot be ended.
 func (m *Machine) finish() {
 	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end
 	m.conRead.Wait()
@@ -225,7 +225,7 @@ var (
 	ErrKept  = errors.New("the guest did not release it")
 )
 
-// MemoryError adds advice to an error of memory in a file, if memory is lacking.
+// MemoryError adds advice to an error of memory in a file, if memory or the allowed size of files is lacking.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err
@@ -253,10 +253,10 @@ var (
 // RunError is the error of a failed run.
 type RunError struct {
 	Name    string // of the machine
-	Err     error  // one of the errors above, perhaps wrapped, or a context's
+	Err     error  // one of the errors above, perhaps wrapped, or another one, as a context's
 	Detail  string
 	Console []string // last lines; after a panic the lines with its cause
-	Stderr  []string // QEMU's last lines
+	Stderr  []string // of QEMU's last output: the first and last lines
 	// KVM may be the cause: the guest may run with TCG.
 	KVM bool
 

@@ -18,7 +18,7 @@ import (
 const maxFacts = 4 << 10
 
 // PrintReport writes a report for an issue about KVM: processor, kernel, KVM's modules, QEMU, and the probe's
-// result, without names of machine, users and files.
+// result, without names of machine, users and files (withoutNames).
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(name, value string) { fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, value) }

@@ -130,8 +130,8 @@ func (d *driverOf) devmem(k assets.Kernel) error {
 	return fmt.Errorf("its %s is %w for device memory TCP: %s", d.module, errTooOld, d.devmemOld)
 }
 
-// builtIn returns an error if the driver is not built in, by configuration or image. If neither can be read,
-// the driver counts as built in.
+// builtIn returns an error if the driver is not built in, by configuration or image, or is too old. If neither
+// can be read, the driver counts as built in.
 func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	there := conf.options[d.option] == "y"
 	if conf.path == "" {
@@ -207,7 +207,7 @@ func readConfig(k assets.Kernel) kernelConfig {
 	return kernelConfig{}
 }
 
-// lacks returns an error with the options that are not built in.
+// lacks returns an error with the options that are not built in; nil if no configuration was found.
 func (c *kernelConfig) lacks(options []string) error {
 	var list []string
 	for _, o := range options {

@@ -30,7 +30,7 @@ import (
 // GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain (1af4:1110), or a NUMA node.
 type GPU struct {
 	File *os.File // shared; the caller closes it
-	Size uint64   // BAR: a power of two; node: a multiple of 2 MiB
+	Size uint64   // BAR: a power of two from 4096; node: a multiple of 2 MiB
 	// Node makes it a NUMA node without CPUs. The nodes of guest RAM come first: node 0, or a Tree's sockets.
 	Node    bool
 	Place   string // in Config.Tree
@@ -65,11 +65,11 @@ type Config struct {
 	ResultsPort bool
 
 	Console io.Writer // a copy of the console; may be nil
-	// Silence limits the time without console output until init reports. 0 = limits.GuestSilence if AccelAuto
-	// chooses KVM and BootLimit is not above limits.Boot, else no limit.
+	// Silence limits the time without console output until init reports. 0 = limits.GuestSilence.Here() if
+	// AccelAuto chooses KVM and BootLimit is not above limits.Boot.Here(), else no limit.
 	Silence   time.Duration
-	BootLimit time.Duration // until init reports; 0 = limits.Boot
-	TimeLimit time.Duration // of the whole run; 0 = limits.Machine
+	BootLimit time.Duration // until init reports; 0 = limits.Boot.Here()
+	TimeLimit time.Duration // of the whole run; 0 = limits.Machine.Here()
 	Log       *slog.Logger  // may be nil
 
 	// Started, if not nil, is called when QEMU's process exists, before its console is read and its devices'
@@ -80,8 +80,8 @@ type Config struct {
 }
 
 // Started receives QEMU's process and its monitor (QMP). It returns signal, which sends signals to QEMU, and
-// instead, the monitor to use, which may allow only Commands; monitor then belongs to Started. Without an
-// error neither is nil.
+// instead, the monitor to use, another connection, which may allow only Commands; Start closes monitor. Without
+// an error neither is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error)
 

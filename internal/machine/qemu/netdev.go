@@ -15,14 +15,14 @@ import (
 // Netdev is a network device with a backend in this process (Connected) or elsewhere (Path): a
 // virtio-net-pci, or a vfio-user-pci.
 type Netdev struct {
-	// Connected receives, and then owns, QEMU's connection. A goroutine calls it once; it must not wait for the
-	// guest.
+	// Connected receives, and then owns, QEMU's connection. A goroutine calls it at most once; it must not wait for
+	// the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // of the backend's socket
 	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
 	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
 	Place     string // in Config.Tree
-	Hotplug   bool   // UnplugNIC can remove it; needs a Place
+	Hotplug   bool   // UnplugNIC can remove it; needs a Place, and no VFIOUser
 
 	// For a virtio-net-pci.
 	Queues  int              // queue pairs; 0 = 1
@@ -60,7 +60,7 @@ func (n *Netdev) args(id string, f *files, on string) []string {
 
 // guestOffloads stops the driver from changing receive offloads later (VIRTIO_NET_F_CTRL_GUEST_OFFLOADS):
 // QEMU handles that command itself, and vhost-user has no message for it. Without the feature Linux refuses
-// XDP programs (drivers/net/virtio_net.c, virtnet_xdp_set).
+// XDP programs if there are receive offloads (drivers/net/virtio_net.c, virtnet_xdp_set).
 const guestOffloads = "ctrl_guest_offloads=off"
 
 // noGuestOffloads disables receive offloads, so virtnet_xdp_set accepts programs.

@@ -53,8 +53,8 @@ var (
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
-// panicLines returns the lines that explain a kernel panic, at most panicLinesMax: complaint, place, trace
-// and message.
+// panicLines returns the lines that explain a kernel panic, at most panicLinesMax: complaint (or else the lines
+// before the panic), place, trace and message.
 func panicLines(console []byte) (lines []string) {
 	tail := proc.LastLines(console, panicLooked)
 	if len(tail) == 0 {

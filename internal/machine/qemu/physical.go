@@ -10,8 +10,8 @@ type Extent struct {
 }
 
 // The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or at
-// lowMemoryMore if the total is at least lowMemory; the rest begins at highMemory. On AMD hosts QEMU moves
-// the rest if it exceeds 1012 GiB (hw/i386/pc.c, pc_max_used_gpa), which is not supported.
+// lowMemoryMore if the total is at least lowMemory; the rest begins at highMemory. For a guest's CPU of AMD's
+// QEMU moves the rest if it would exceed 1012 GiB (hw/i386/pc.c, pc_max_used_gpa), which is not supported.
 const (
 	lowMemory     = 0xb000_0000
 	lowMemoryMore = 0x8000_0000

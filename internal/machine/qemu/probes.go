@@ -63,7 +63,7 @@ type record struct {
 	Probe probed `json:"probe"`
 }
 
-// Record returns a line for Keep if KVM, chosen by AccelAuto, has stopped the guest; else "". Another process
+// Record returns a line for Keep if KVM, chosen by AccelAuto, may be the error's cause; else "". Another process
 // may call Keep, if this one may not write to the cache.
 func (e *RunError) Record() string {
 	if e.record == nil {
@@ -94,8 +94,8 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find returns the result for a key, or nil. A failure of the same QEMU with another kernel applies if that
-// kernel is known to boot, or if two failed.
+// find returns the valid result for a key, or nil. A failure of the same QEMU with another kernel applies if
+// that kernel is the cache's, which is known to boot, or if two failed.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -183,7 +183,7 @@ func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	return nil, err
 }
 
-// record returns the record of a guest that KVM has stopped after a successful probe.
+// record returns the record of an error that KVM may have caused after a successful probe.
 func (c *Config) record(e *RunError, begin time.Time) *record {
 	r := &record{Cache: c.Cache, Probe: probed{probeKey: c.key, At: begin.UTC(),
 		Fetched: c.Kernel.Source == assets.SourceCache, Seconds: time.Since(begin).Seconds()}}

@@ -91,8 +91,8 @@ func (t *trunk) add(format string, args ...any) {
 	t.args = append(t.args, "-device", fmt.Sprintf(format, args...))
 }
 
-// below adds the ports below a socket or switch, without endpoints. Guests number buses depth first, between
-// an expander bus and the next one.
+// below adds the ports and switches below a socket or switch, without endpoints. Guests number buses depth first,
+// between an expander bus and the next one.
 func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
@@ -142,8 +142,8 @@ func (c *Config) on(place string) string {
 	return ",bus=" + portOf(place)
 }
 
-// ramSizes returns the sizes of RAM files: one for each socket, because QEMU's vfio-user does not report
-// offsets in a file (memory-backend-file,offset=, seen with 11.1).
+// ramSizes returns the sizes of RAM files: one, or one for each socket of a Tree, because QEMU's vfio-user does
+// not report offsets in a file (memory-backend-file,offset=, seen with 11.1).
 func (c *Config) ramSizes() (sizes []uint64) {
 	n := uint64(1)
 	if c.Tree != nil {

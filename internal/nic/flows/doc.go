@@ -1,6 +1,6 @@
 // Package flows keeps an account of flows: counters of each flow that passes a NIC's queues.
 //
-// A Table has a fixed number of rows, which New allocates. Each queue has a Shard of it for each direction. One
+// A Table has a fixed number of rows, which New allocates. Each queue pair has a Shard for each direction. One
 // goroutine at a time adds to a Shard: it counts packets by flow in a small array (Acc), and adds these counts
 // to the rows at the end of a batch, or when the array is full. A shard takes rows from the table in blocks,
 // perhaps the least used block of a shard that has more than its equal part. When a flow loses its row, the

@@ -119,7 +119,7 @@ func New(n, shards int) *Table {
 	for range shards {
 		t.shards = append(t.shards, &Shard{table: t, index: make([]uint16, size), blocks: make([]uint16, 0, blocks)})
 	}
-	for i, s := range t.shards { // no other shard can take it
+	for i, s := range t.shards { // others cannot take a shard's last block
 		s.add(uint16(i))
 	}
 	t.blocks.Store(int64(shards))

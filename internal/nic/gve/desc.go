@@ -33,7 +33,7 @@ type rxCompl struct {
 	checked   bool   // l3_l4_processed
 	ipBad     bool   // csum_ip_err
 	l4Bad     bool   // csum_l4_err
-	segLen    uint16 // rsc_seg_len of a coalesced packet; else 0
+	segLen    uint16 // rsc_seg_len of a GSO packet; else 0
 	id        uint16 // buf_id
 	hash      uint32
 	stamped   bool   // timestamp valid

@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Port   nic.Config // New sets QueuePairs, and the fields from HeaderLimit to Hash
 	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
-	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues.
+	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues, at most 16.
 	MaxQueues int
 	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and MaxTxRing the longest:
 	// powers of two from 64 to 4096; 0: a default.
@@ -87,7 +87,7 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // receive queues reported to the port; 0: all have ended
+	rxUsed int // receive queues reported to the port; 0: there are none
 	flows  flowTable
 	used   bool // a driver has started since the last reset
 }
@@ -196,7 +196,8 @@ func (d *Device) Space() *dma.Space { return d.space }
 // Failures counts queues that have stopped on an error.
 func (d *Device) Failures() uint64 { return d.failures.Load() }
 
-// Close detaches the device and frees it. It must not be served any more.
+// Close ends the queues, detaches the device's port from its switch, and frees the device, which must not be
+// served any more.
 func (d *Device) Close() {
 	d.release()
 	d.close()
@@ -342,7 +343,8 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device: addresses are translated at each use.
+// MemoryChanged implements vfiouser.Device. It has nothing to do: addresses of buffers are translated at each
+// use, and rings are pinned (Unmapping stops their queues).
 func (d *Device) MemoryChanged() {}
 
 // Disconnected implements vfiouser.Device.

@@ -259,7 +259,8 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 }
 
 // queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64, address u64.
-// The reply is {rules, maximum, returned, length}, u32 each, and as many rules, or locations, as fit.
+// The reply is {rules, maximum, returned, length}, u32 each, and as many rules, or locations, as fit; for
+// queryStats none.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The control plane is big endian (gve_adminq.h). Doorbells and descriptors are little endian.
+// The control plane is big endian (gve_adminq.h). Doorbells in BAR2 and descriptors are little endian.
 var (
 	be = binary.BigEndian
 	le = binary.LittleEndian

@@ -28,7 +28,7 @@ type ringParams struct {
 	desc, compl uint64 // IOVA of the ring of descriptors or buffers, and of the completion ring
 	size        int    // descriptors or buffers
 	complSize   int    // completions
-	notify      int    // notification block, which selects the MSI-X vector
+	notify      int    // MSI-X vector of the notification block
 }
 
 type rxParams struct {

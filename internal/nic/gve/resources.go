@@ -63,7 +63,7 @@ func (d *Device) configure(b *body) error {
 		}
 	}
 	d.res.blocks, d.res.base = int(c.Count), int(c.Base)
-	management := d.res.blocks // the last vector
+	management := d.res.blocks // the vector behind the blocks' vectors
 	if c.Base == 1 {
 		management = 0
 	}

@@ -180,8 +180,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes p a GSO packet. Its checksum field has the pseudo-header's sum without the length (gve_prep_tso),
-// which cut replaces by the sum with the whole length.
+// cut makes p a GSO packet, unless it is one segment. Its checksum field has the pseudo-header's sum without the
+// length (gve_prep_tso), which cut replaces by the sum with the whole length.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

@@ -83,7 +83,7 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls to, which changes the vector's state, and raises the interrupt if it is due.
+// change calls to, which changes the vector's state. If an interrupt is due then, change raises or delays it.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()

@@ -374,7 +374,7 @@ func tweak(f *Frame, rnd *rand.Rand) {
 	case 1:
 		tcp[11]++
 	case 2:
-		ip[1] ^= 0x10 // TOS, or the flow label of IPv6
+		ip[1] ^= 0x10 // TOS, or IPv6's traffic class
 	case 3:
 		if h.IPv6 {
 			ip[7]--

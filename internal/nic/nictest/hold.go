@@ -229,7 +229,7 @@ func holdFlows(t *testing.T, lab Lab, _ Traits) {
 	const flows = 65
 	for _, mss := range []int{200, 8900} {
 		a, b, _ := holding(t, lab, Options{})
-		b.Post(0, 2*flows) // gve's are smaller
+		b.Post(0, 2*flows) // gve's buffers are smaller
 		var streams []tcpStream
 		var first, second []Frame
 		for i := range flows {
@@ -420,7 +420,7 @@ func holdOrder(t *testing.T, lab Lab, traits Traits) {
 	a, b, _ := holding(t, lab, Options{})
 	SplitTo(t, b, 1, 2000)
 	frag := firstFragment(t, a, b, mss)
-	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // no split
+	long := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 200, Opts: 40, Payload: mss}) // its headers are too long to split
 	unsplit := 0
 	if traits.OwnUnsplit {
 		unsplit = 1

@@ -88,7 +88,7 @@ type groCase struct {
 }
 
 // groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and gro_receiver), by name.
-// The other cases of gro.py send IP in IP, which a NIC does not merge.
+// Cases with IP in IP are left out: a NIC does not merge such packets.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
 	nth := func(i int, s segment) segment {

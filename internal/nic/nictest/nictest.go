@@ -44,7 +44,8 @@ type Guest interface {
 	// SetSplit turns a receive queue's header split on or off.
 	SetSplit(queue int, on bool)
 	// Post posts buffers to a receive queue: if it is split, n pairs of a header buffer, filled with a pattern, and
-	// a payload buffer of PayloadBuf bytes in GPU memory; otherwise n buffers of 68 KiB, or as many smaller ones.
+	// a payload buffer of PayloadBuf bytes in GPU memory; otherwise n buffers of 68 KiB, or (gve) smaller ones, with
+	// at least 17 KiB for each of the n, as far as the ring has room.
 	Post(queue, n int)
 	// Send sends frames on a transmit queue and returns when the NIC is done with them.
 	Send(queue int, f ...Frame)

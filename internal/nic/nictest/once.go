@@ -18,7 +18,7 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// Without peer to peer there are two bounces more.
+// Without peer to peer there are two more copies, to host memory and from it.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {

@@ -278,7 +278,7 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 	Arrives(t, b, q, &last)
 }
 
-// The receiver has neither TSO nor partial checksums.
+// The receiver accepts neither GSO packets nor, if the model has that choice, partial checksums.
 //
 // Invariant: nic: A super-packet is split once, and cut for a receiver that accepts none.
 func segments(t *testing.T, lab Lab, traits Traits) {
@@ -369,7 +369,8 @@ func flowCounters(t *testing.T, lab Lab, _ Traits) {
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
-	// Sequence numbers cross the wrap in order, then one segment comes late, and one is partly repeated.
+	// The first segment crosses the wrap of sequence numbers, the third comes late, and a part of the last is
+	// repeated.
 	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512},
 		{Seq: edge + 1000, Payload: 1000}} {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))

@@ -10,7 +10,7 @@ type Witness struct {
 // Name implements wire.Port.
 func (*Witness) Name() string { return "witness" }
 
-// Limits implements wire.Port: no frame meets the limits.
+// Limits implements wire.Port.
 func (*Witness) Limits() wire.Limits { return wire.Limits{} }
 
 // Deliver implements wire.Port.

@@ -180,7 +180,8 @@ func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	return pkt.Verdict
 }
 
-// DeliverFlow delivers a batch of count consecutive frames of a flow to a guest's port.
+// DeliverFlow delivers a batch of count consecutive frames of a flow, with n bytes of payload each, to a guest's
+// port.
 func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
 	t.Helper()
 	var batch []*wire.Packet

@@ -15,7 +15,7 @@ import (
 // scripts are the suffixes of files that need no build.
 var scripts = []string{".py", ".sh"}
 
-// testsRoot returns the directory of the tests in dir, a kernel's tree or its tests.
+// testsRoot returns dir or its tools/testing/selftests: the first of them that has drivers/net.
 func testsRoot(dir string) (string, error) {
 	for _, root := range []string{dir, filepath.Join(dir, selftestsDir)} {
 		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
@@ -26,7 +26,7 @@ func testsRoot(dir string) (string, error) {
 		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
 }
 
-// changed makes the image of a user's files that replace the tests'. It hashes their content.
+// changed makes the image of a user's scripts that replace the tests'. Their content is in the hash of its name.
 func (m *maker) changed(ctx context.Context) (string, error) {
 	root, err := testsRoot(m.o.Tests)
 	if err != nil {

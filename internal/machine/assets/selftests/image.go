@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// format is part of images' names: change it when the way of making them changes.
+// format is in the hash of images' names: change it when the way of making them changes.
 const format = "vnic selftests 4"
 
 // Options are the inputs of the images.
@@ -30,16 +30,16 @@ type Options struct {
 	Patched bool   // also make the patched tests
 }
 
-// Images are files of the cache.
+// Images are paths of the images in the cache, and facts about them.
 type Images struct {
 	Root    string
 	Tests   string
-	Patched string   // on request
-	Left    []string // patches that do not apply, and are missing in Patched
+	Patched string   // "": not requested
+	Left    []string // patches missing in Patched: they, or patches that they need, do not apply
 	Changed string   // "": none
 	Modules string
 	List    string   // the tests' list: lines COLLECTION:FILE
-	Source  string   // as "linux-source-7.2 7.2.12-1"
+	Source  string   // as "linux-source-7.2 7.2.12-1", or the user's tree; then the number of changed files
 	Notes   []string // messages for the user
 
 	trees []*assets.Tree
@@ -138,7 +138,7 @@ func (m *maker) make(ctx context.Context) (err error) {
 	return m.tests(ctx)
 }
 
-// listName is the tests' list (tools/testing/selftests/Makefile, install).
+// listName is the file of the tests' list (tools/testing/selftests/Makefile, install).
 const listName = "kselftest-list.txt"
 
 func (m *maker) path(kind string, parts []string) string {
@@ -168,7 +168,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 		return "", err
 	}
 	var options []string
-	if len(list) == 1 { // else the directory's contents
+	if len(list) == 1 { // without the option, mksquashfs packs the contents of a single directory
 		options = []string{"-keep-as-directory"}
 	}
 	if pseudo != "" {
@@ -232,10 +232,11 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 	}, "")
 }
 
-// notModules are other entries of a modules directory.
+// notModules are entries of a modules directory that the image omits.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// treeID returns a hash of the names, sizes and times in a directory, without .git, build and source.
+// treeID returns a hash of the paths, sizes and times in a directory, without directories named .git, build or
+// source.
 func treeID(dir string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -290,7 +291,7 @@ func (m *maker) tests(ctx context.Context) error {
 			}
 			list, err := os.ReadFile(filepath.Join(ks, listName))
 			if err == nil {
-				// before the image, whose existence means that all is done
+				// The list is written before the image: an image that exists is not made again.
 				err = os.WriteFile(m.path(kind, parts)+".list", list, 0o644)
 			}
 			if err == nil && left != nil {

@@ -61,7 +61,7 @@ func (s patchSeries) id() string {
 // texts returns a patch's versions, in the order of tries.
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
-// apply applies the first version of each patch that applies. It returns the names of patches that do not
+// apply applies each patch in its first version that applies. It returns the names of patches that do not
 // apply, and of patches that depend on them.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
@@ -88,7 +88,7 @@ func (p *Patch) needs(other *Patch) bool {
 		func(m [][]byte) bool { return bytes.Contains(p.Text, m[1]) })
 }
 
-// apply reports whether a patch applied; otherwise nothing has changed.
+// apply applies the first version of a patch that applies. false: none does, and no file was patched.
 func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	path := filepath.Join(dir, p.Name)
 	patch := func(args ...string) error {
@@ -121,7 +121,7 @@ var imports = map[string][]string{
 	"net/lib/gro.c":  {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
-// Changing returns the names of the patches that change a program, or a module of imports that it uses. name
+// Changing returns the names of the patches that change a program, or a file of imports that it uses. name
 // is relative to tools/testing/selftests.
 func Changing(name string) (names []string) {
 	files := []string{name}
@@ -138,7 +138,7 @@ func Changing(name string) (names []string) {
 	return names
 }
 
-// changes reports whether a patch changes a file.
+// changes reports whether a patch (Text) changes a file.
 func (p *Patch) changes(name string) bool {
 	return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
 }

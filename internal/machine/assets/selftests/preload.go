@@ -17,7 +17,7 @@ var preload string
 // $GPU_NODE.
 const Preload = "vnic/gpu-memory.so"
 
-// PythonPath is the directory of sitecustomize.py, which Python imports first.
+// PythonPath is the directory of sitecustomize.py, below the tests' directory. Python imports it at its start.
 const PythonPath = "vnic"
 
 //go:embed preload/sitecustomize.py

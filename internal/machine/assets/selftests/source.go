@@ -43,7 +43,7 @@ func source(ctx context.Context, tools, user, dir string) error {
 	for _, p := range sourceParts {
 		args = append(args, "*/"+p) // with everything below it
 	}
-	// Some series lack a part, so tar's error does not matter.
+	// Some series lack a part: tar's error matters only if the tests are missing.
 	_, err := proc.Command{Dir: dir}.Run(ctx, "tar", args...)
 	if _, serr := os.Stat(filepath.Join(dir, selftestsDir)); serr != nil {
 		return errors.Join(fmt.Errorf("unpack %s: %w", archives[0], serr), err)

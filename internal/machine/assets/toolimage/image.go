@@ -24,7 +24,7 @@ const (
 // squash is the package of mksquashfs, which runs with the tree's libraries.
 const squash = "squashfs-tools"
 
-// squashPrograms are omitted unless the user names squash.
+// squashPrograms are omitted in the list of programs unless the user names squash.
 var squashPrograms = []string{"mksquashfs", "unsquashfs", "sqfstar", "sqfscat"}
 
 // forScripts are packages that others need only for maintainer scripts.
@@ -75,9 +75,9 @@ func (s Set) bundle(kernel string) assets.Bundle {
 		Needs: []string{imageFile, programsFile}}
 }
 
-// Fetch finds the image of a non-empty set in the cache, or makes it. kernel is the version to which
-// ethtool's should be near; "": any. Before a download it calls downloading, which may be nil. The caller
-// closes the image. assets.ErrNoPackage: the archive lacks a package.
+// Fetch finds the image of a non-empty set in the cache, or makes it. kernel is the version to which ethtool's
+// should be near, if ethtool is the first package; "": the newest. Before a download it calls downloading, which
+// may be nil. The caller closes the image. assets.ErrNoPackage: the archive lacks a package.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
 	b.Downloading = downloading
@@ -92,7 +92,7 @@ func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, download
 	return im, nil
 }
 
-// build replaces a tree of packages by its image.
+// build replaces a tree of packages by its image and the list of its programs.
 func build(ctx context.Context, root string, packages []string) error {
 	if err := finish(ctx, root); err != nil {
 		return err

@@ -37,7 +37,7 @@ var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
 type Set struct {
 	Words    []string // as given, each once; empty: none
 	Packages []string // for Words
-	NCDevmem bool     // of Words
+	NCDevmem bool     // is in Words
 }
 
 // Parse parses the value of --tools.
