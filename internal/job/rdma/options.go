@@ -124,7 +124,7 @@ func (o *Options) checkMTU() error {
 		}
 	}
 	if link == 0 {
-		return nil // the links have the default MTU, which fits
+		return nil // the links have the default MTU
 	}
 	room := link - overhead
 	switch {
