@@ -17,7 +17,7 @@ const (
 	SetMode            // Args[0]
 	Read               // Words[0]: the 8 bytes at Args[1] in memory of the kind Args[0] (a gpudriver.Kind)
 	Write              // makes these 8 bytes Args[2]
-	Log                // Words: the number of requests since the last Log, and then Fields words of each, of MaxLog at most
+	Log                // Words: the number of requests since the last Log, and Fields words of each, of MaxLog at most
 	Start              // count up in the pages of region Args[0], which has Args[1] pages, at most MaxPages
 	Stop               // Words: the Counts, and the number that each page was counted up to
 	Lost               // Words[0]: the mailbox's count of lost requests

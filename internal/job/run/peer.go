@@ -94,7 +94,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 	return p
 }
 
-// makePeer makes a peer without a connection.
+// makePeer makes a peer without its Client, which reads conn.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
 		received: make(map[string]json.RawMessage), news: make(chan struct{})}
