@@ -168,7 +168,7 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 	return arg.Generation, nil
 }
 
-// RegionStats are a region's counters since it was opened.
+// RegionStats are a region's counters since it was opened, and its present state: Quarantined and Mapped.
 type RegionStats struct {
 	Quarantined bool // the NIC has not answered in time: it gets no more pages of the region
 	_           [3]byte

@@ -25,7 +25,7 @@ type Options struct {
 	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 
-	NIC       string // lab.Virtio or lab.GVE
+	NIC       string // lab.Virtio or lab.GVE; unused with Lab
 	Guests    int
 	CPUs      int
 	Memory    uint64

@@ -46,7 +46,7 @@ type halfCloser interface {
 type hello struct {
 	Guest    string      `json:"guest"`
 	Settings [][2]string `json:"settings"` // flags and their values
-	Lab      string      `json:"lab"`      // the lab file in YAML, with defaults filled in, without uplinks
+	Lab      string      `json:"lab"`      // the lab file in YAML, with most defaults written out, without uplinks
 }
 
 // verdict is a host's result for its own end of the transfers.
