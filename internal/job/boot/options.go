@@ -21,7 +21,7 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	session.Common
-	lab.NICOptions // for all NICs (MaxMTU and XDP: those of kernels); with Lab only for the NICs that boot adds
+	lab.NICOptions // for all NICs, but MaxMTU and XDP only for NICs of kernels; with Lab for the NICs that boot adds
 	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 

@@ -21,8 +21,8 @@ import (
 // Options are the flags of `vnic run`.
 type Options struct {
 	session.Common
-	// Impairment is of the link, in each direction; with Lab unused, but Take sets Loss and Reorder to those of
-	// the lab's worst link. Seed also defines the payload.
+	// Impairment is of the link, in each direction; with Lab unused, but Take sets Loss and Reorder as the lab's
+	// worst link has them. Seed also defines the payload.
 	lab.Impairment
 	lab.NICOptions // for all NICs; with Lab the NICs have the file's
 
