@@ -254,7 +254,8 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round's bytes.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, computes each round's digest, and compares
+// its bytes if the content is known.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)

@@ -20,7 +20,7 @@ const (
 	Changed    Verdict = "changed"     // another result than the expected one
 	Missing    Verdict = "missing"     // it has no result
 	Complained Verdict = "complaint"   // the kernel complained unexpectedly
-	Unproved   Verdict = "unproved"    // the host's counters show no payload in device memory
+	Unproved   Verdict = "unproved"    // cases passed, but the host's counters show no payload in device memory
 	New        Verdict = "new"         // no expectations for these kernels, or this model
 	Unjudged   Verdict = "unjudged"    // no expectation
 )
