@@ -40,7 +40,7 @@ type Options struct {
 
 	// The following options are for OnDemand.
 	Pages   int           // sets Size to this many pages; 0: Size is as given
-	Migrate float64       // pages a second that guest 1 moves to the GPU or back; 0: none, but with Compact all that it can
+	Migrate float64       // pages a second that guest 1 moves to the GPU or back; 0: none, with Compact all it can
 	Compact bool          // Linux moves pages within RAM
 	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
 	Fault   string        // faults of guest 1 or its NIC, as --fault
