@@ -210,7 +210,7 @@ func serve(dev *os.File) {
 		opcode, unique, node := le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
 		errno, reply := answer(opcode, node, b[40:n])
 		if reply == nil && errno == 0 {
-			continue // FORGET, BATCH_FORGET, INTERRUPT have no reply
+			continue // FORGET, BATCH_FORGET, INTERRUPT get no reply
 		}
 		out := le.AppendUint32(nil, uint32(16+len(reply)))
 		out = le.AppendUint32(out, uint32(-int32(errno)))

@@ -94,7 +94,7 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 // no dma-buf of the memory is left.
 type File struct{ fd int }
 
-// Open opens a GPU's device. ENODEV: the driver has another version than this package.
+// Open opens a GPU's device. ENODEV: the driver has another version than this package, or the GPU was removed.
 func Open(path string) (*File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

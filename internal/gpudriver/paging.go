@@ -128,9 +128,10 @@ func (p Page) Entry() uint64 {
 // may use them until a request with a greater generation revokes them. ram: pages in the GPU are moved back
 // to RAM first.
 //
-// The Err of an Invalid page is EFAULT (not mapped, or without the permission), EOPNOTSUPP (a file's or
-// shared) or EAGAIN (ask again). The error of the call is EIO for a region that is quarantined, ESRCH if the
-// program that owns the memory has ended, ENOENT if the region is closed, ENODEV if the GPU was removed.
+// The Err of an Invalid page is EFAULT (not mapped, without the permission, or its page fault failed),
+// EOPNOTSUPP (a file's, shared or another device's) or EAGAIN (ask again). The error of the call is EIO for a
+// region that is quarantined, ESRCH if the program that owns the memory has ended, ENOENT if the region is
+// closed, ENODEV if the GPU was removed, EINVAL for pages that are not the region's or too many.
 func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, generation uint32, err error) {
 	pages = make([]Page, min(max(n, 0), MaxFault))
 	generation, err = r.FaultInto(pages, first, n, write, ram)
@@ -167,7 +168,7 @@ func (r *Region) FaultInto(pages []Page, first uint64, n int, write, ram bool) (
 	return arg.Generation, nil
 }
 
-// RegionStats are a region's counters since it was opened.
+// RegionStats are a region's counters since it was opened, and its present state: Quarantined and Mapped.
 type RegionStats struct {
 	Quarantined bool // the NIC has not answered in time: it gets no more pages of the region
 	_           [3]byte
@@ -202,7 +203,7 @@ func (r *Region) Stats() (s RegionStats, err error) {
 type Poison struct {
 	Left   uint64 // freed since the first call
 	Held   uint64 // free and filled now
-	Broken uint64 // changed between being freed and being allocated again
+	Broken uint64 // found changed while they were free
 }
 
 // Poison makes the driver fill the pages that programs free, from the first call on, and check the pages that

@@ -23,7 +23,8 @@ const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// Note is called with a line for vnic's user when a user is first refused. Set it before Serve.
+	// Note is called with a line for vnic's user when a user is first refused, for 16 users at most. Set it
+	// before Serve.
 	Note func(format string, args ...any)
 
 	mu       sync.Mutex // held while a peer is served
@@ -37,7 +38,8 @@ type unread struct {
 	uid  uint32
 }
 
-// Serve sends a descriptor of memory to each process that connects to l and that rule admits, until ctx ends.
+// Serve sends a descriptor of memory to each process that connects to l and that rule admits, within the
+// bounds of unreceived descriptors, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
@@ -68,7 +70,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full closes the connections whose peers have received their descriptors.
+// full closes the connections whose peers have received their descriptors, and returns which bound is reached.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {

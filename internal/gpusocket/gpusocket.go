@@ -1,5 +1,5 @@
-// Package gpusocket hands out memory of a guest's GPU to programs in the guest, as a GPU's driver would: for
-// a GPU whose memory is a NUMA node of the guest, and programs that open Linux's devmem sockets themselves.
+// Package gpusocket hands out memory of a guest's GPU, as a GPU's driver would, to programs in the guest that
+// open Linux's devmem sockets themselves.
 //
 // A program connects to the socket at [Path] (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8 bytes
 // in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as SCM_RIGHTS, a descriptor

@@ -30,7 +30,7 @@ type memory struct {
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
-	log  func(error) // for errors of connections; set before serve
+	log  func(error) // for errors; set before serve
 
 	taking sync.Mutex // one take at a time: concurrent ones would count the same free pages
 }

@@ -25,7 +25,7 @@ func (c *credit) give(n int) {
 	c.more = make(chan struct{})
 }
 
-// take waits until there is credit, and returns 0 after ctx has ended.
+// take waits for credit, and takes at most most bytes of it; 0: there was none until ctx ended.
 func (c *credit) take(ctx context.Context, most int) int {
 	for {
 		c.mu.Lock()

@@ -56,7 +56,7 @@ func (s Status) Exit() int {
 var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (
-	window = 256 << 10 // bytes of a stream in flight
+	window = 256 << 10 // bytes of an output stream in flight
 	chunk  = 16 << 10  // bytes of output in a message
 	input  = 8 << 10   // bytes of input in a request
 )

@@ -7,7 +7,7 @@ import (
 )
 
 // DevmemHost is added to the last byte of a guest's address to get the address of its devmem programs. Guest
-// i has the address that ends in i+1.
+// i has the address that ends in i+1. A lab file can give other addresses and names.
 const DevmemHost = 100
 
 // GuestName and a number are a guest's name.
@@ -16,7 +16,7 @@ const GuestName = "guest"
 // HostName returns the name of guest i.
 func HostName(i int) string { return fmt.Sprint(GuestName, i) }
 
-// DevmemNameOf returns DevmemName of the guest with this name; false: it is not a guest's name.
+// DevmemNameOf returns DevmemName of the guest whose HostName is host; false: there is none.
 func DevmemNameOf(host string) (string, bool) {
 	i, err := strconv.Atoi(strings.TrimPrefix(host, GuestName))
 	if err != nil || host != HostName(i) {

@@ -29,8 +29,8 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 	return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
 }
 
-// until calls f now, and after changes of links and addresses, until f returns true or an error. It returns
-// false after limit.
+// until calls f now, after changes of links and addresses, and again after ErrDumpInterrupted, until f returns
+// true or another error. It returns false after limit.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {

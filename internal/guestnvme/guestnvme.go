@@ -118,7 +118,7 @@ type Range struct {
 	Len    uint64 `json:"len"`
 	// Chunk is the number of bytes per system call, a multiple of the block size, 16 MiB at most; 0: 1 MiB.
 	Chunk int `json:"chunk,omitempty"`
-	// Buffered reads through the guest's page cache, instead of O_DIRECT.
+	// Buffered uses the guest's page cache, instead of O_DIRECT.
 	Buffered bool `json:"buffered,omitempty"`
 }
 
@@ -145,7 +145,7 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 }
 
 // Compare reads a range up to the first byte that differs from the pattern of seed, which begins at the
-// device's first byte (gpumem.FillAt). It returns the number of equal bytes.
+// device's first byte (gpumem.FillAt). It returns the number of bytes before that one.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
 	got, err := opRead.Call(ctx, c, transfer{r, &seed})
 	if err == nil && got.Match > r.Len {
@@ -162,8 +162,8 @@ func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 // maxNQN is the maximum length of a name (NVM Express Base Specification 2.0, 4.5).
 const maxNQN = 223
 
-// checkNQN returns an error for an invalid NQN, which would not do as a directory's name or in a
-// comma-separated list.
+// checkNQN returns an error for an NQN that is invalid, not ASCII, or would not do as a directory's name or in
+// a comma-separated list.
 func checkNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, "nqn.") || len(nqn) > maxNQN || strings.ContainsFunc(nqn, func(r rune) bool {
 		return r <= ' ' || r > '~' || r == '/' || r == ','

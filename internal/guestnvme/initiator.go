@@ -129,8 +129,8 @@ func removeSoon(name string) error {
 
 var (
 	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
-	// pathName matches a namespace below a controller. With a C it is a path to the block device, whose name has
-	// no C.
+	// pathName matches a namespace below a controller: nvme0n1, or with multipath nvme0c1n1, whose block device
+	// is nvme0n1.
 	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
 )
 

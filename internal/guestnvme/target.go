@@ -63,8 +63,7 @@ func (s *server) stop(context.Context, agent.None) (none agent.None, err error) 
 	return none, err
 }
 
-// configure makes the subsystem and its ports. It returns the steps that undo its changes, also with an
-// error.
+// configure makes the subsystem and its ports. It returns the steps that remove them, also with an error.
 func (t *Target) configure(ctx context.Context) (u steps, err error) {
 	if err := mountConfigfs(); err != nil {
 		return u, err

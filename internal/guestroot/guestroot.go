@@ -1,7 +1,7 @@
 // Package guestroot replaces a guest's root file system by images on read-only disks: the first image is the
-// root, the others are mounted at directories below it. A layer in the guest's memory takes all writes, so
-// guests can share the images. The package has both ends: Ops registers the operation with package agent, and
-// the host calls it by Mount.
+// root, the others are layered over it, or mounted at directories below it. A layer in the guest's memory takes
+// all writes to them, so guests can share the images. The package has both ends: Ops registers the operation
+// with package agent, and the host calls it by Mount.
 //
 // The package is not API (README, Stability).
 package guestroot

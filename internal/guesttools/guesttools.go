@@ -3,8 +3,9 @@
 // applet with package agent in the guest, and the host calls Mount.
 //
 // The packages are in a squashfs image on a disk, or in a file. Their programs run in a chroot (Root), in
-// which /usr is the image's /usr over the guest's, and the other directories are bind mounts of the guest's.
-// BinDir has a script for each program, by which the applet runs the program in Root.
+// which /usr is the image's /usr over the guest's, and the other directories are bind mounts of the guest's,
+// or of the image's where the guest has none. BinDir has a script for each program, by which the applet runs
+// the program in Root.
 //
 // The package is not API (README, Stability).
 package guesttools
@@ -27,8 +28,8 @@ import (
 	"vnic.dev/vnic/internal/guestroot"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in. For images in files it also
-// needs FileModules.
+// Modules are the kernel modules that a guest needs for images on disks, and FileModules for images in files,
+// unless they are built in.
 var (
 	Modules     = guestroot.Modules
 	FileModules = []string{"loop", "squashfs", "overlay"}
@@ -65,7 +66,7 @@ type Image struct {
 // Program is a program with a script in BinDir.
 type Program struct {
 	Name string `json:"name"`
-	Path string `json:"path"` // below Root
+	Path string `json:"path"` // absolute, in Root
 }
 
 var mountTools = agent.NewOperation[Config, agent.None]("guesttools")
@@ -218,13 +219,13 @@ func overlay(to string, lower ...string) error {
 	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
-// Bounds of what fill copies.
+// Bounds of the regular files that one fill copies.
 const (
 	fillBytes = 8 << 20
 	fillFiles = 2_000
 )
 
-// fill copies into to what it lacks of from.
+// fill copies into to the directories, regular files and symbolic links of from that it lacks.
 func fill(from, to string) error {
 	if !exists(from) {
 		return os.MkdirAll(to, 0o755)
@@ -267,8 +268,8 @@ func fill(from, to string) error {
 	})
 }
 
-// bindAll binds the directories of from into to, and copies its symbolic links, where to has no entry of that
-// name.
+// bindAll binds the directories of from into to, and copies its symbolic links, except for vnic and the names
+// in usr, where to has no entry of that name.
 func bindAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -347,7 +348,7 @@ func run(args []string) error {
 	return &os.PathError{Op: "exec", Path: program, Err: err}
 }
 
-// catchUp binds directories that the guest's root has got since Mount.
+// catchUp does bindAll for directories and links that the guest's root has got since Mount.
 func catchUp() error {
 	lock, err := os.OpenFile(dir+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -158,8 +158,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses requests whose Host header does not name this server, against DNS rebinding. A browser always
-// sends that header (RFC 9112, 3.2); health checks of HTTP/1.0 may not.
+// guard refuses requests whose Host header is a name that is not this server's, against DNS rebinding; any IP
+// address passes. A browser always sends that header (RFC 9112, 3.2); health checks of HTTP/1.0 may not.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -94,7 +94,8 @@ type use struct {
 	n int
 }
 
-// Share is Claim, but this process may share a device several times, until all shares are closed.
+// Share is Claim, but this process may share a device several times; the claim ends when all shares are
+// closed.
 func Share(device string) (io.Closer, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

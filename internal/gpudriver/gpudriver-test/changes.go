@@ -8,12 +8,12 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// change is an action of Linux that changes pages.
+// change is an action on the pages of a region.
 type change struct {
 	what   string
 	do     func(f *gpudriver.File, b []byte) error
 	gpu    bool   // the NIC's pages are in the GPU
-	reason uint64 // the reason for which the NIC must release pages [3, 6); none: it need not release all of them
+	reason uint64 // why the NIC must release pages [3, 6); none: at most page 4
 }
 
 const none = 1 << 32

@@ -4,11 +4,11 @@
 //	gpudriver-test                 memory, mappings and dma-bufs
 //	gpudriver-test memory          the same, without the test that needs a NIC with device memory TCP
 //	gpudriver-test private         a program's pages in the GPU
-//	gpudriver-test private-long    the same with 64 MiB, 20 times
+//	gpudriver-test private-long    the same, but in some tests with 64 MiB, and more often
 //	gpudriver-test paging          pages that a NIC uses on demand, with a test on the host (package testnic)
-//	gpudriver-test leave SIZE      leaves memory in the GPU, and prints the location of each page
+//	gpudriver-test leave SIZE      moves pages to the GPU, prints their locations, and ends
 //	gpudriver-test log             prints the kernel's log
-//	gpudriver-test bind            binds memory of the GPU to a queue of the NIC, and prints "bound" or the error
+//	gpudriver-test bind            binds memory of the GPU to the NIC, and prints "bound" or the error
 package main
 
 import (

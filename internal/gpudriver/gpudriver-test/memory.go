@@ -193,7 +193,7 @@ func elsewhere(t *T) {
 	t.require(touch(mem) != nil, "memory of a GPU that is gone can be touched by another node")
 	t.ok(errors.Join(unix.Munmap(mem), f.Close(), bind(t.gpu, "bind")))
 	mounted = false
-	t.ok(unix.Unmount(dir, 0)) // EBUSY if the mount is in use; a kernel panics at an inode that is still in use
+	t.ok(unix.Unmount(dir, 0)) // EBUSY if the mount is in use; the kernel may panic at an inode that is still in use
 }
 
 func bind(g gpudriver.GPU, file string) error {

@@ -167,7 +167,7 @@ func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 	for i, want := range map[int]unix.Errno{1: unix.EFAULT, 3: unix.EOPNOTSUPP, 5: unix.EFAULT} {
 		t.require(pages[i].Err == want, "page %d: %v, and not %v", i, pages[i].Err, want)
 	}
-	// Pages that were never touched are the same page of zeroes, until somebody writes.
+	// After DONTNEED both pages are the same page of zeroes, until somebody writes.
 	x := r.nic.read(pages[9], 8)
 	t.require(x == 0 && pages[9].Addr == pages[10].Addr, "what was never touched is %#x: %+v", x, pages[9:11])
 	pages = r.fault(6, "R.RR", true, false)
@@ -291,7 +291,7 @@ func bothWait(f *gpudriver.File, n *hostNIC) {
 	t.ok(r.Close())
 }
 
-// removal returns a test that removes the GPU, in some mode of the NIC, while the NIC uses pages in the GPU
+// removal returns a test that removes the GPU, in a mode of the NIC, while the NIC may use pages in the GPU
 // and in RAM, and adds it again.
 func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 	return inRegion(func(t *T, f *gpudriver.File, r *region, b []byte) {

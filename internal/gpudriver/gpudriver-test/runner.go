@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// A testCase must leave all memory of the GPU free.
+// A testCase must leave all memory of the GPU free, except for the mailbox.
 type testCase struct {
 	name string
 	run  func(t *T)

@@ -15,12 +15,12 @@ import (
 const (
 	Attach  = iota + 1 // the mailbox at Args[0]
 	SetMode            // Args[0]
-	Read               // 8 bytes of Args[0] (a gpudriver.Kind), at Args[1]; Results[0]
-	Write              // ... of Args[2]
-	Log                // Results: the number of requests since the last Log, and then Fields words of each
+	Read               // Words[0]: the 8 bytes at Args[1] in memory of the kind Args[0] (a gpudriver.Kind)
+	Write              // makes these 8 bytes Args[2]
+	Log                // Words: the number of requests since the last Log, and Fields words of each, of MaxLog at most
 	Start              // count up in the pages of region Args[0], which has Args[1] pages, at most MaxPages
-	Stop               // Results: the Counts, and the number that each page was counted up to
-	Lost               // Results[0]: the mailbox's count of lost requests
+	Stop               // Words: the Counts, and the number that each page was counted up to
+	Lost               // Words[0]: the mailbox's count of lost requests
 )
 
 // Modes of the NIC.
@@ -48,7 +48,7 @@ const (
 	Written  = iota // to all pages
 	Requests        // for pages
 	Acks            // of invalidations of the region
-	Stale           // answers with pages that were invalidated meanwhile
+	Stale           // pages of answers that were invalidated meanwhile
 	Counts
 )
 
@@ -117,7 +117,7 @@ func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
-// Command gives the NIC a command, after the result of the last one.
+// Command gives the NIC a command. The last command must have its result.
 func (c Control) Command(op uint32, args ...uint64) {
 	x := Command{Op: op}
 	copy(x.Args[:], args)
@@ -145,7 +145,7 @@ func (c Control) Result(x *Result) { c.write(atResult, x) }
 // GetResult reads the answer.
 func (c Control) GetResult() Result { return read[Result](c, atResult) }
 
-// Request asks the program for pages, after the response to the last request.
+// Request asks the program for pages. The last request must have its response.
 func (c Control) Request(x Request) { c.write(atRequest, x) }
 
 // Requested reports whether there is a request without a response.

@@ -269,8 +269,8 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	})
 }
 
-// operate makes the ranks do operations, and adds the payload that their NICs counted to r.sums. It returns
-// the time of the slowest rank.
+// operate makes the ranks do operations, and adds the payload that their NICs counted to r.sums, and the
+// guests' processor time to cpu. It returns the slowest rank's time, without the warm-up.
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()

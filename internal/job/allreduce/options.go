@@ -25,7 +25,7 @@ type Options struct {
 	Factor   uint64   // from one row to the next
 	Counts   []uint64 // elements of each row, instead of Min, Max and Factor
 	Iters    int
-	Warmup   int  // operations of a row before the timed ones
+	Warmup   int  // operations before the timed ones of a Half
 	Validate bool // every element is compared
 	Root     int  // rank whose elements a broadcast copies
 	Channels int  // rings that share each operation
@@ -123,7 +123,7 @@ func (o *Options) rows() error {
 // layout has the areas of a guest's part of GPU memory, in whole pages.
 type layout struct {
 	pool, scratch, data transfer.Area
-	from, to            uint64 // offsets in data of source and destination, out of place
+	from, to            uint64 // offsets in data: of the source out of place, and of the destination
 	end                 uint64
 }
 

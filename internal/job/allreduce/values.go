@@ -27,7 +27,7 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	if t == devmem.Int32 {
 		return uint32(h)
 	}
-	// sign, an exponent of 2^-4 to 2^3, 23 bits of mantissa
+	// sign, an exponent from -4 to 3, 23 bits of mantissa
 	bits := uint32(h>>32)&0x807fffff | (123+uint32(h&7))<<23
 	if t == devmem.BFloat16 {
 		return bits >> 16
@@ -35,7 +35,8 @@ func value(t devmem.Type, seed uint64, rank int, i uint64) uint32 {
 	return bits
 }
 
-// plus adds two elements: integers modulo 2^32, floating point numbers as in IEEE 754.
+// plus adds two elements: integers modulo 2^32, floating point numbers as float32 (IEEE 754), then rounded to
+// their type.
 func plus(t devmem.Type, a, b uint32) uint32 {
 	switch t {
 	case devmem.Int32:

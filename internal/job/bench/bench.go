@@ -59,7 +59,7 @@ func (w work) value(unit string) float64 {
 
 // Options select measurements, and how long a run takes.
 type Options struct {
-	Only  []string // names of measurements; nil: all
+	Only  []string // names of measurements, or their first words; nil: all
 	Pairs int      // pairs of a run of ours and one of the yardstick
 	Time  time.Duration
 	Quick bool
@@ -134,7 +134,8 @@ func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 
-// Do makes the chosen measurements, one after the other. With an error the report has the earlier rows.
+// Do makes the chosen measurements, one after the other. With an error of a measurement the report has the
+// earlier rows.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	list, err := o.chosen()
 	if err != nil {
@@ -155,8 +156,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare returns an error unless the counters grew by the bytes that a run claims. It waits up to a second
-// for them.
+// compare returns an error unless the counters grew by the bytes that a run claims, or with atLeast by more. It
+// waits up to a second for them.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {

@@ -1,8 +1,8 @@
 // Package bench is `vnic bench`: it measures the datapath on this machine, most measurements beside a
 // yardstick in the same run.
 //
-// A Measurement is a row of the table. Its rig has two ways to move the same kind of data: "ours", with vnic,
-// and the yardstick. Runs of ours and of the yardstick alternate. A run of ours and the next run of the
+// A Measurement is a row of the table. Its rig has two ways to move data: "ours", and the yardstick, which the
+// rows memcpy lack. Runs of ours and of the yardstick alternate. A run of ours and the next run of the
 // yardstick give a ratio; two successive runs of ours give the A/A ratio, which shows how far noise of the
 // machine moves a ratio. A row has the medians, with intervals in which the true median lies with a
 // confidence of 95 % (stats.go).

@@ -13,7 +13,7 @@ const (
 	tcpPort   = 2000
 )
 
-// frame is a TCP frame whose checksum the device computes (VIRTIO_NET_F_CSUM).
+// frame is a TCP frame with a partial checksum (VIRTIO_NET_F_CSUM).
 type frame struct {
 	head    []byte // virtio_net_hdr and the frame's headers
 	payload []byte

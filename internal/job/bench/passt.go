@@ -90,7 +90,7 @@ func (s inSegments) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// end stops passt.
+// startPasst starts passt with the connection backend, which it closes; end stops passt.
 func startPasst(backend *net.UnixConn) (end func() error, err error) {
 	defer backend.Close()
 	file, err := backend.File()

@@ -8,8 +8,8 @@ import (
 
 var le = binary.LittleEndian
 
-// plainRing is a ring of descriptors in a memory file. Table, avail ring and used ring have the layout of a
-// split virtqueue; the indices are Go atomics.
+// plainRing is a ring of descriptors in a memory file. The entries of table, avail ring and used ring have the
+// layout of a split virtqueue; the indices are Go atomics.
 //
 // This file shares no code with virtq, and does not change: a plainLoop with two rings is the yardstick of
 // the datapath.

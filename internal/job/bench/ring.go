@@ -21,7 +21,7 @@ import (
 const (
 	guestRAM  = 16 << 20
 	jumboMTU  = 9000
-	mostBatch = 256     // in flight
+	mostBatch = 256     // frames in flight
 	batchLen  = 1 << 20 // bytes in flight
 )
 

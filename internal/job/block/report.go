@@ -41,7 +41,7 @@ type Run struct {
 	What string `json:"what"` // Read, Write or ReadBack
 	session.Moved
 	Operations uint64   `json:"operations"`
-	P50        float64  `json:"p50_us"` // largest value of the rounds
+	P50        float64  `json:"p50_us"` // largest value of the rounds, like P99 and Max
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`

@@ -192,7 +192,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session
 	return err == nil && first == n, err
 }
 
-// wrong lists what contradicts the run's mode.
+// wrong lists what contradicts the proof.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	place := &r.RX
 	if r.What == Write {

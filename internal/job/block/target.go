@@ -47,7 +47,7 @@ func parseTarget(s string) (t target, err error) {
 		return wrong("neither a user nor a fragment")
 	case t.protocol == transfer.NVMeTCP && t.name == "":
 		return wrong("no NQN, as nqn.2026-01.org.example:disk0")
-	case len(t.name) > 223 && t.protocol == transfer.NVMeTCP: // NVMe Base 4.7
+	case len(t.name) > 223 && t.protocol == transfer.NVMeTCP: // NVM Express Base Specification 2.0, 4.5
 		return wrong("an NQN of more than 223 bytes")
 	}
 	if p := u.Port(); p != "" {

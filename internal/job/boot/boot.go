@@ -157,7 +157,8 @@ func (l *runner) find(ctx context.Context) error {
 	return nil
 }
 
-// fetch finds QEMU and the kernel, and makes the initramfs and the archive of the user's files.
+// fetch finds the kernel and, unless it is for an Image, QEMU, and makes the initramfs and the archive of the
+// user's files.
 func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err
@@ -283,7 +284,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return cmp.Or(ends.first, cmp.Or(status...)), nil
 }
 
-// close powers off guests, closes the lab, and releases the rest.
+// close ends the guests, closes the lab, and releases the rest.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()

@@ -29,7 +29,7 @@ type program struct {
 	userland func() (*guestimages.Userland, error)
 }
 
-// UseError is wrong use of the command that only a look at files shows.
+// UseError is wrong use of the command that the options alone do not show.
 type UseError struct{ Err error }
 
 func (e *UseError) Error() string { return e.Err.Error() }

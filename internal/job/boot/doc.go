@@ -1,8 +1,8 @@
 // Package boot is `vnic boot`: it boots guests, and runs a program of the user's in each. By default each
-// guest has a NIC and GPU memory, and all are on one switch, with a gateway. With one guest the program's
-// streams are this process's.
+// guest has GPU memory, and all are on one switch, with a gateway. With one guest the program's streams are
+// this process's.
 //
-// Guests look the same with both device models: names resolve, the kernel has interface eth0, and environment
-// variables name the device and the address for devmem programs. On virtio that device is a second NIC,
-// without a driver of the kernel; on gve it is eth0 itself.
+// Without a lab file guests look the same with both device models: names resolve, the kernel has interface
+// eth0, and environment variables name the device and the address for devmem programs. On virtio that device
+// is a second NIC, without a driver of the kernel; on gve it is eth0 itself.
 package boot

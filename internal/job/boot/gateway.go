@@ -11,7 +11,7 @@ import (
 // HostPorts is the default of --host-ports: all ports of this machine, as behind QEMU's slirp.
 const HostPorts = "all"
 
-// openPorts notes that guests reach all ports of this machine, unless the user has set --host-ports.
+// openPorts notes it if guests reach all ports of this machine because the user has not set --host-ports.
 func (o *Options) openPorts() {
 	if g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts); err == nil && g.NAT && o.HostPorts == "" {
 		o.Note("guests reach all ports of this machine, loopback too, by the name gateway; --host-ports LIST or none: fewer")

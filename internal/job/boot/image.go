@@ -27,7 +27,7 @@ type Image struct {
 }
 
 // NewImage makes an Image. Of the options for machines and networks it uses only NIC, GPUDriver, Memory and
-// GPUMemory. The caller closes the image.
+// GPUMemory; Guests must be 1. The caller closes the image.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true

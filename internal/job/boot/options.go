@@ -21,11 +21,11 @@ import (
 // Options are the flags of `vnic boot`.
 type Options struct {
 	session.Common
-	lab.NICOptions // for all NICs
+	lab.NICOptions // for all NICs, but MaxMTU and XDP only for NICs of kernels; with Lab for the NICs that boot adds
 	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 
-	NIC       string // lab.Virtio or lab.GVE
+	NIC       string // lab.Virtio or lab.GVE; unused with Lab
 	Guests    int
 	CPUs      int
 	Memory    uint64
@@ -33,7 +33,7 @@ type Options struct {
 	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
 	IOMMU     bool           // guests' kernels translate the NICs' addresses; unused with Lab
 	Flows     int            // lab.Options.Flows
-	Impair    lab.Impairment // impairment of all links
+	Impair    lab.Impairment // impairment of all links; unused with Lab
 
 	AllowMAC lab.AllowedMACs
 	Storm    uint // lab.Options.Storm

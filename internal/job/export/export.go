@@ -1,4 +1,5 @@
-// Package export is `vnic cache export`: it writes the software for some commands to one file.
+// Package export is `vnic cache export`: it writes the software for some commands to one file. It also has the
+// output of `vnic cache ls`.
 package export
 
 import (
@@ -129,7 +130,7 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
 }
 
-// userland returns the directory in the cache with u-root's commands, which guests of boot need. A release
+// userland returns the directory in the cache with u-root's commands, if the export is for boot. A release
 // embeds them; then userland returns nothing.
 func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, error) {
 	if !slices.Contains(o.For, "boot") {

@@ -33,7 +33,7 @@ type Options struct {
 	transfer.Source
 	transfer.LoadArgs
 	Format string // Raw, Records or Safetensors; "": chosen by the end of the URL
-	Size   uint64 // of the own server's file, in bytes
+	Size   uint64 // of the own server's file, in bytes; with Records and Safetensors about
 	SHA256 string // digest of the data, in hex; "": unknown
 
 	url  *url.URL
@@ -105,7 +105,8 @@ func (o *Options) Complete() error {
 	return cmp.Or(o.parse(), o.fit())
 }
 
-// parse parses the URL, and lets guests reach its port on this machine unless the user has set --host-ports.
+// parse parses the URL. If its host is this machine, guests may reach the port, unless the user has set
+// --host-ports.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil
@@ -249,7 +250,8 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, and compares each round's bytes.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, computes each round's digest, and compares
+// its bytes if the content is known.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
@@ -278,8 +280,8 @@ func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	return nil
 }
 
-// records makes the guest's consumer take all batches. At the end the last Depth batches are in GPU memory
-// and are compared.
+// records makes the guest's consumer take all batches. At the end the last Depth batches are in GPU memory,
+// and are compared if the content is known.
 func (u *use) records(ctx context.Context, r *Run, info *transfer.SourceInfo) error {
 	u.Show(r.Mode, 0, info.Size)
 	if err := u.load(ctx, r, u.room, u.LoadArgs); err != nil {
@@ -333,7 +335,7 @@ func (u *use) load(ctx context.Context, r *Run, n uint64, l transfer.LoadArgs) e
 	})
 }
 
-// wrong lists what contradicts the run's mode.
+// wrong lists what contradicts the proof.
 func (r *Run) wrong(p2p bool) (f report.Findings) {
 	f.If(r.Verified != nil && !*r.Verified, "%s", r.Error)
 	return append(f, r.Misplaced(r.Mode, p2p, &r.RX, r.HostCame > 0 || r.RX.Host > 0 && r.Resumed == 0)...)

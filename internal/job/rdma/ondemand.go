@@ -84,11 +84,11 @@ type Pages struct {
 	Touched uint64 `json:"touched"`      // pages moved back otherwise
 	Linux   uint64 `json:"moved_in_ram"` // pages that Linux moved within RAM
 
-	Invalidations uint64   `json:"invalidations"` // Linux waited for the NIC
+	Invalidations uint64   `json:"invalidations"` // for these Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`
 	P99           float64  `json:"invalidation_p99_us"` // upper bound, in steps of half a power of two
 	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program wakes up
-	Untold        uint64   `json:"untold"`              // about pages that the NIC did not have
+	Untold        uint64   `json:"untold"`              // invalidations of pages that the NIC did not have
 	Parked        uint64   `json:"parked_packets"`
 	Retried       uint64   `json:"retried_packets"` // packets that could not be parked
 	AfterAck      uint64   `json:"dma_after_ack"`   // unused pages of the GPU that were written to

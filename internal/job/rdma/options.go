@@ -40,7 +40,7 @@ type Options struct {
 
 	// The following options are for OnDemand.
 	Pages   int           // sets Size to this many pages; 0: Size is as given
-	Migrate float64       // pages a second that guest 1 moves to the GPU or back
+	Migrate float64       // pages a second that guest 1 moves to the GPU or back; 0: none, with Compact all it can
 	Compact bool          // Linux moves pages within RAM
 	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
 	Fault   string        // faults of guest 1 or its NIC, as --fault
@@ -124,7 +124,7 @@ func (o *Options) checkMTU() error {
 		}
 	}
 	if link == 0 {
-		return nil // the links have the default MTU, which fits
+		return nil // the links have the default MTU
 	}
 	room := link - overhead
 	switch {

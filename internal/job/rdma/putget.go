@@ -1,5 +1,5 @@
 // Package rdma is `vnic rdma put` and `vnic rdma get`: the NIC of one guest writes or reads memory of another
-// guest over RoCEv2 queue pairs (package rdma).
+// guest over RoCEv2 queue pairs (internal/rdma).
 //
 // The host fills the source from the seed and poisons the destination before each round, and, with
 // Options.Verify, compares the bytes after the round. The NICs of both ends count in which memory payload

@@ -41,7 +41,7 @@ type Run struct {
 	// every byte was compared and was right
 	Verified     bool   `json:"verified"`
 	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand
-	Error        string `json:"error,omitempty"`         // what Options.Verify found wrong first
+	Error        string `json:"error,omitempty"`         // what was found wrong first
 	SourceSHA256 string `json:"source_sha256,omitempty"` // digest of the last round's source
 	SHA256       string `json:"sha256,omitempty"`
 }

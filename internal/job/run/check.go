@@ -12,8 +12,8 @@ import (
 // ErrProof means that the transfers ended, but their results contradict the proof.
 var ErrProof = errors.New("the transfer does not prove what it should")
 
-// check compares the results with what each mode must prove. It also checks that the guests on this host have
-// released their NICs' buffers.
+// check compares the results with what each mode must prove. Unless a removed device ended a transfer, it also
+// checks that the guests on this host have released their NICs' buffers.
 func (r *runner) check(rep *Report) error {
 	var errs []error
 	for _, s := range r.streams {

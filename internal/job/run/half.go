@@ -185,7 +185,7 @@ func (r *runner) twice(err error) error {
 		err)
 }
 
-// looped reports whether an uplink has delivered such a frame.
+// looped reports whether an uplink has delivered a frame with a MAC of this host.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -345,7 +345,8 @@ func (t *round) moved(ctx context.Context) error {
 	return nil
 }
 
-// conclude exchanges verdicts with the other host. Its error names what was not proved on either host.
+// conclude exchanges verdicts with the other host, unless err is another error than an ErrProof. Its error
+// names what was not proved on either host.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err

@@ -75,8 +75,9 @@ func (o *Options) checkScale() error {
 	return nil
 }
 
-// perByte returns how many bytes went over each edge (a PCIe link, a memory or a wire) for a byte of payload,
-// by the flow counters on this host and, for the copy engines in mode copy, by the payload.
+// perByte returns how many bytes went over each edge (a link of PCIe or between sockets, a memory or a wire)
+// for a byte of payload, by the flow counters on this host and, for the copy engines in mode copy, by the
+// payload.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {

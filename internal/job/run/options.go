@@ -21,10 +21,12 @@ import (
 // Options are the flags of `vnic run`.
 type Options struct {
 	session.Common
-	lab.Impairment // of the link, in each direction; Seed also defines the payload
-	lab.NICOptions // for all NICs
+	// Impairment is of the link, in each direction; with Lab unused, but Take sets Loss and Reorder as the lab's
+	// worst link has them. Seed also defines the payload.
+	lab.Impairment
+	lab.NICOptions // for all NICs; with Lab the NICs have the file's
 
-	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's
+	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's; with Lab for Remodel
 	BindQueues int    // receive queues that the receiver binds to GPU memory
 	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
 	Size       uint64 // bytes to transfer in each mode
@@ -43,21 +45,22 @@ type Options struct {
 	Rails int
 	Bidir bool
 	// Half is the guest of the lab on this host; the Uplinks lead to the other one's host, for which the run
-	// waits PeerSecs seconds. "": both guests run here. Keeper is uplink.Options.Keep.
+	// waits PeerSecs seconds (the default: longer on slow machines). "": both guests run here. Keeper is
+	// uplink.Options.Keep.
 	Half     string
 	Uplinks  []uplink.Config
 	Keeper   func(path string, dir bool) (remove func() error, err error)
 	PeerSecs int
-	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's. With
-	// Scale, or a lab file's scale above 1, the run measures shares of links' rates; with MustShare a rail
-	// without a share is an error.
+	// Scale is the factor by which links are slower than the lab says, or auto; "": the lab file's. If both
+	// guests are here, and with Scale or a lab file's scale above 1, the run measures what part of its links'
+	// rates each rail got (Share). With MustShare it is an error if a rail has no Share.OfRate.
 	Scale     string
 	MustShare bool
 	Digest    string // DigestPieces or DigestSHA256
 	Sabotage  string // a fault of the NICs, for sabotage.Parse; "": none
 	Keep      bool   // keep the guests' consoles and the NICs' counters in files
 	KeepDir   string // directory of these files; "": vnic-run- and the seed
-	StallSecs int    // a transfer without progress for so many seconds fails
+	StallSecs int    // a transfer without progress for so many seconds (the default: longer on slow machines) fails
 
 	Progress func(mode string, done, total uint64) // called by one goroutine at a time; may be nil
 

@@ -46,7 +46,7 @@ type halfCloser interface {
 type hello struct {
 	Guest    string      `json:"guest"`
 	Settings [][2]string `json:"settings"` // flags and their values
-	Lab      string      `json:"lab"`      // the lab file in YAML, with defaults filled in, without uplinks
+	Lab      string      `json:"lab"`      // the lab file in YAML, with most defaults written out, without uplinks
 }
 
 // verdict is a host's result for its own end of the transfers.
@@ -94,7 +94,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 	return p
 }
 
-// makePeer makes a peer without a connection.
+// makePeer makes a peer without its Client, which reads conn.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
 		received: make(map[string]json.RawMessage), news: make(chan struct{})}

@@ -19,7 +19,7 @@ import (
 const (
 	mostIntervals = 40 // intervals in a line of the longest mode, about
 	mostBars      = 16
-	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, are merged
+	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, may be merged
 )
 
 // Picture draws the samples of a run that has ended.

@@ -32,7 +32,7 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window returns how many bytes a guest allocates from a GPU that is a NUMA node.
+// window returns how many bytes of a GPU's memory a guest allocates if its kernel drives the NIC.
 func (p *plan) window() uint64 {
 	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }

@@ -2,7 +2,7 @@ package run
 
 import "sync"
 
-// progress adds up the progress of n transfers: moved says how many bytes transfer i has moved.
+// progress adds up the progress of n transfers: the caller of moved says how many bytes transfer i has moved.
 func (o *Options) progress(mode string, n int) (moved func(i int, bytes uint64)) {
 	var mu sync.Mutex
 	done, sum := make([]uint64, n), uint64(0)

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Do makes the lab, transfers in each mode, closes the lab, and returns a report, also with an ErrProof. If
-// ctx ends before there is a report, Do returns the cause; Options.Timeout ends the run with a *limit.Error.
+// Do makes the lab, transfers in each mode, closes the lab, and returns a report, also with an ErrProof and,
+// if other rails have finished, with an ErrRemoved. If ctx ends before there is a report, Do returns the
+// cause; Options.Timeout ends the run with a *limit.Error.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)
 	o.Fetch.Progress = o.Alive.Fetching(o.Fetch.Progress)

@@ -159,7 +159,8 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame returns the cause of an error. It waits a moment for the other host's reason, if there is one.
+// blame returns the cause of an error. If there is another host, it first waits a moment for that host's
+// reason.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {

@@ -36,7 +36,7 @@ var stacks = map[string]struct {
 	perByte int
 }{StackLinux: {"Linux's", 2 * 1}, StackVNIC: {"ours", 2 * 2}}
 
-// stackCopies returns how many bytes each guest's stacks copied; with NICs of both models there are two.
+// stackCopies returns the copies of each guest's stacks; with NICs of both models there are two.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil

@@ -26,12 +26,12 @@ type stream struct {
 	rail   Rail
 
 	wrong []error // one for each of the first maxWrong rounds with wrong bytes
-	// port is the first port of the rounds. Each has another one, because Linux keeps a used port busy for a
-	// minute (TIME_WAIT).
+	// port is the first port of the rounds. 1000 rounds have different ports, because Linux keeps a used port
+	// busy for a minute (TIME_WAIT).
 	port  uint16
 	links tally                 // what the transfers of the current mode have counted
 	lost  error                 // names the removed device; nil: none
-	loads map[*lab.Edge]float64 // perByte of the last transfer
+	loads map[*lab.Edge]float64 // perByte of the last mode
 	probe map[string]float64    // by mode, bytes a second in the probe; nil: no probe
 }
 
@@ -51,7 +51,7 @@ func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }
 
-// runMode transfers Options.Size bytes in the rounds of the plan. number, with the seed, determines the data.
+// runMode does the rounds of the plan. number, with the seed, determines the data.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
 	seeds := rand.New(rand.NewPCG(s.opt.Seed, number))

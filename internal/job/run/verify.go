@@ -61,7 +61,7 @@ func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan stru
 	return d, err
 }
 
-// digestSource computes the source's digest, of the kind pieces. hurry: see engineDigest.
+// digestSource computes the source's digest, if Options.Digest is pieces. hurry: see engineDigest.
 func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err error) {
 	if t.s.opt.Digest == DigestPieces {
 		t.source, err = t.s.ends[0].digest(ctx, t.send.Off, t.n, hurry)

@@ -3,9 +3,9 @@
 //
 // There is a file for each series of kernels (suites/7.2.yaml: the cases of its tests, and vnic's patches for
 // them) and one for each device model and series (models/gve-7.2.yaml: the result of each case). An expected
-// result that is not pass has a class, and the kind of evidence that the class wants. A failure without such
-// evidence is vnic's fault, and is not written down: it makes a run fail until vnic is mended. "Flaky" is no
-// class.
+// result that is neither pass nor xfail has a class, and the kind of evidence that the class wants. A failure
+// without such evidence is vnic's fault, and is not written down: it makes a run fail until vnic is mended.
+// "Flaky" is no class.
 //
 // Without expectations for a program or a column its results are not judged, but the kernel's complaints are;
 // without any for a kernel or a device model each result is new.

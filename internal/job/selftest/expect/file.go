@@ -11,7 +11,7 @@ type Class string
 // Classes, each with its kind of evidence.
 const (
 	Driver Class = "driver" // the driver's fault; evidence: FILE:LINE of that kernel
-	Test   Class = "test"   // the test's fault; evidence: a patch of the suite with which it passes
+	Test   Class = "test"   // the test's fault; evidence: a patch of the suite with which it passes, or is xfail
 	Setup  Class = "setup"  // the setup's fault; evidence: the change with which it passes
 	Kernel Class = "kernel" // another part of the kernel's fault; evidence: a heading of docs/found.md
 	Ours   Class = "ours"   // vnic's fault; only in judgements
@@ -20,7 +20,7 @@ const (
 // Expected is the expected result of a case: one of ktap.Results, or LeftOut.
 type Expected string
 
-// LeftOut means that the case is not run: it would end the guest.
+// LeftOut means that the case is not run unless the user names it: it would end the guest.
 const LeftOut Expected = "left-out"
 
 // Source is where an expectation comes from.

@@ -20,7 +20,7 @@ const (
 	Changed    Verdict = "changed"     // another result than the expected one
 	Missing    Verdict = "missing"     // it has no result
 	Complained Verdict = "complaint"   // the kernel complained unexpectedly
-	Unproved   Verdict = "unproved"    // the host's counters show no payload in device memory
+	Unproved   Verdict = "unproved"    // cases passed, but the host's counters show no payload in device memory
 	New        Verdict = "new"         // no expectations for these kernels, or this model
 	Unjudged   Verdict = "unjudged"    // no expectation
 )
@@ -144,7 +144,7 @@ func (x *Expectations) program(run *results.Program) ProgramJudgement {
 	for _, name := range x.Suite.Programs[run.Name] {
 		e := p.entry(name)
 		if run.Case(name) != nil || e == nil || e.Expect == LeftOut || !Asked(name, run.Only) {
-			continue // the program is expected to end before its first case
+			continue // e is nil: the program is expected to end before its first case
 		}
 		j.Cases = append(j.Cases, Judged{Case: name, Verdict: Missing, Class: Ours, Expected: e, Note: "it has no result"})
 	}
