@@ -107,5 +107,5 @@ while select.select([master], [], [], 0.1)[0]:
 if termios.tcgetattr(slave) != before:
     fail("the terminal is not as it was")
 words = seen.decode(errors="replace").split("\x1b[31mvnic:\x1b[0m ")[-1] if b"vnic:" in seen else ""
-last = (words.strip().splitlines() or [""])[-1]
-print("status %d, the terminal is as it was: %s" % (os.waitstatus_to_exitcode(status), last))
+error = " | ".join(words.split("\r\n")).strip(" |")
+print("status %d, the terminal is as it was: %s" % (os.waitstatus_to_exitcode(status), error))

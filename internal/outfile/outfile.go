@@ -110,8 +110,10 @@ func Explain(name string, err error) error {
 	}
 	what := "give another name"
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, unix.ENOENT):
 		what = "make its directory, or give another name"
+	case errors.Is(err, unix.ENOTDIR):
+		what = "give a name in a directory"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
 		what = "give a name where you may write"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):

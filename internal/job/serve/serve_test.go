@@ -300,7 +300,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		dir + "/none/s": "no such file or directory: make its directory, or give another name",
-		file + "/s":     "not a directory: make its directory, or give another name",
+		file + "/s":     "not a directory: give a name in a directory",
 	} {
 		_, err := listen(t.Context(), path)
 		testkit.ErrorSays(t, err, want)
