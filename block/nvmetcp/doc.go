@@ -16,7 +16,7 @@
 //
 // The target is not trusted. The Device writes data only to the remaining memory of the operation that the
 // header names, in order. A breach of the protocol causes block.ErrProtocol and a reset of both connections. A
-// target that makes no progress for Config.Timeout, while a command is outstanding, causes a
+// target that makes no progress for Config.Timeout, while an operation is in progress, causes a
 // *devmem.StallError. A target that never answers one operation while it answers others is not detected.
 //
 // The package is API (README, Stability).
