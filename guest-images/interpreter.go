@@ -90,7 +90,8 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds the program that env finds under a name in the guest's PATH.
+// fromPath adds this machine's program of a name in the guest's PATH, for env to find, unless the overlay has
+// one there.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {

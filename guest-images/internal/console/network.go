@@ -169,8 +169,8 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits until there are interfaces of a driver, and returns their names in the order of PCI
-// addresses.
+// interfaces waits until there are interfaces of a driver, and returns their names in the order of their
+// devices' paths.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // poll, as sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)
