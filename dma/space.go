@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/epoch"
 )
 
-// MaxRegions is how many regions a space holds (vfio-user's default max_dma_maps).
+// MaxRegions is the most regions of a space (vfio-user's default max_dma_maps).
 const MaxRegions = 65535
 
 // Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.

@@ -138,7 +138,7 @@ const (
 	SupplyEmpty        // the stack should accept only the stream's next segment
 )
 
-// segmentPages is how many pages hold a segment, with an MTU of at most 9,000.
+// segmentPages is the most pages of a segment, with an MTU of at most 9,000.
 const segmentPages = 4
 
 // Supply returns the state that the pool will have with the pages of an arriving frame in use. It is SupplyLow
