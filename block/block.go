@@ -80,7 +80,7 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // since its command was queued (nvmetcp) or its sending began (nbd); 0: not sent
+	Took time.Duration // since its command was queued (nvmetcp) or its sending began (nbd); 0: that has not happened
 	Err  error
 }
 

@@ -201,7 +201,7 @@ type Stats struct {
 	Retransmits                  uint64
 	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones
 	RxRefused                    uint64 // out-of-order segments dropped for lack of pages
-	NICDrops                     uint64 // dropped by the NIC for this port, or interface
+	NICDrops                     uint64 // dropped by the NIC for this port, in package kernel for the interface
 }
 
 // QueueStats is the state of a receive queue.

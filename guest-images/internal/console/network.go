@@ -153,7 +153,8 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a lease comes from a vnic gateway, which names guests by their addresses.
+// ofVNIC reports whether a lease comes from the gateway of a vnic serve without --lab, which names guests by
+// their addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
 // identity returns environment variables about the guest with address p; VNIC_GUESTS=0 means that the number of
