@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Path is the $PATH of programs in a guest.
+// Path is the $PATH of programs in a guest; with --tools the tools' directory comes before it.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
 // maxFirstLine is the kernel's BINPRM_BUF_SIZE.

@@ -341,7 +341,7 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module's file has a symbol's name, as it defines or imports it.
+// Names reports whether the module's file has a symbol's name: the module defines or imports it.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }

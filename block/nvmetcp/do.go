@@ -350,7 +350,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule sends a command that may be retried again, or records the answer.
+// capsule sends a command again if it may be retried, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
