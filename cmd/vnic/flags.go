@@ -199,7 +199,7 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }
 
-// checkMachineEnv checks the environment variables of these flags.
+// checkMachineEnv checks the environment variables of --accel and --slow.
 func checkMachineEnv(c *cobra.Command) error {
 	if v := os.Getenv(qemu.EnvAccel); v != "" {
 		if _, err := qemu.ParseAccel(v); err != nil {

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// use is the common part of the commands that use device memory.
+// use is the common part of allreduce, load, block and rdma.
 type use struct {
 	opt      *session.Options
 	complete func() error // derives and checks options
