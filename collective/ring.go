@@ -90,7 +90,7 @@ type Ring struct {
 // Stats counts bytes.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // bytes of Received that arrived in host memory
+	Linear         uint64 // bytes that arrived in host memory during operations
 	Looked         uint64 // bytes of hellos read in device memory
 	Beats          uint64 // heartbeats sent
 }
