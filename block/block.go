@@ -32,7 +32,7 @@ func (o Op) String() string {
 type Info struct {
 	Size        uint64
 	BlockSize   uint64
-	MaxTransfer uint64 // bytes of an operation
+	MaxTransfer uint64 // the most bytes of an operation
 	MaxDepth    int    // the most operations in progress
 	ReadOnly    bool
 	Name        string // a description for people
@@ -67,9 +67,10 @@ type Device interface {
 
 	// Do performs the operations that next returns, at most depth at a time, until next returns false; they may
 	// complete in any order. Do calls done, in the goroutine that called Do, once for each of them, when the
-	// operation's memory is no longer in use and, for a successful read, has the data. A failed operation has an
-	// *OpError, if the server reported it, or the error of Info.Check in Done.Err. Do itself returns an error when
-	// the connections cannot be used any more, or ctx has ended.
+	// operation's memory is no longer in use and, for a successful read, has the data. A failed operation has in
+	// Done.Err an *OpError if the server reported it, the error of Info.Check, or Do's own error. Among the reasons
+	// for which Do itself returns an error are that the connections cannot be used any more, and that ctx has
+	// ended.
 	Do(ctx context.Context, depth int, next func() (Op, bool), done func(Done)) error
 
 	Stats() Stats
@@ -79,17 +80,17 @@ type Device interface {
 // Done is a completed operation.
 type Done struct {
 	Op
-	Took time.Duration // since its command was queued (nvmetcp) or its sending began (nbd); 0: not sent
+	Took time.Duration // since its command was queued (nvmetcp) or its sending began (nbd); 0: that has not happened
 	Err  error
 }
 
 // Stats counts bytes and messages.
 type Stats struct {
 	Read, Written uint64 // payload of successful operations
-	HostBytes     uint64 // received bytes that arrived in host memory
-	Looked        uint64 // bytes of headers read from device memory
-	Looks         uint64 // calls of Memory that read these bytes
-	Messages      uint64 // received headers: NVMe/TCP PDUs, NBD replies
+	HostBytes     uint64 // received in host memory, on the I/O queue (nvmetcp) or for reads (nbd)
+	Looked        uint64 // bytes read as headers, if payload is received in device memory
+	Looks         uint64 // how often such bytes were read
+	Messages      uint64 // received headers: PDUs of the NVMe/TCP I/O queue, NBD replies
 }
 
 // ErrProtocol means that a server broke the protocol. The client has closed its connections.

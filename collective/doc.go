@@ -1,10 +1,10 @@
 // Package collective implements collective operations on device memory over TCP, with package devmem alone:
-// all-reduce, reduce-scatter, all-gather and broadcast on a ring. Unless Config.Copy is set, payload goes from
-// GPU memory to GPU memory, and a devmem.Memory adds it.
+// all-reduce, reduce-scatter, all-gather and broadcast on a ring. Payload goes from GPU memory to GPU memory,
+// unless Config.Copy is set; a devmem.Memory adds it.
 //
 // A [Ring] belongs to one rank. If there are others, it has a connection to the next rank, for payload, and one
 // from the rank before it, which, without Config.Copy, is steered to a queue with device memory. Payload has no
-// framing: the ranks must call the same operations in the same order with the same types and counts.
+// framing: the ranks must call the same operations in the same order with the same types, counts and roots.
 //
 // For an all-reduce n ranks cut the elements into n chunks. n-1 times each rank sends a chunk and adds the
 // received one to its own; then n-1 times it sends a sum and receives the next one. If n divides the count, a
@@ -14,8 +14,8 @@
 // its connections are closed, which ends the operation on other ranks. A connection without progress for
 // Config.Timeout during an operation is an error.
 //
-// The buffer of the last operation stays bound for transmit until an operation uses another buffer, or until
-// Close.
+// Without Config.Copy the buffer of the last operation stays bound for transmit until an operation uses another
+// buffer, or until Close.
 //
 // The package is API (README, Stability).
 package collective

@@ -90,7 +90,7 @@ type Ring struct {
 // Stats counts bytes.
 type Stats struct {
 	Sent, Received uint64
-	Linear         uint64 // bytes of Received that arrived in host memory
+	Linear         uint64 // bytes that arrived in host memory during operations
 	Looked         uint64 // bytes of hellos read in device memory
 	Beats          uint64 // heartbeats sent
 }
@@ -183,8 +183,7 @@ func (r *Ring) dial(ctx context.Context) error {
 	}
 }
 
-// accept waits for the connection of the rank before, and closes connections of programs that are no rank. A
-// ring of another size is an error.
+// accept waits for the connection of the rank before, and closes others. A ring of another size is an error.
 func (r *Ring) accept(ctx context.Context, l devmem.Listener) error {
 	for {
 		c, err := l.AcceptConn()
@@ -253,7 +252,7 @@ func (r *Ring) Stats() Stats {
 	return s
 }
 
-// abort resets the connections: TCP must not keep sending data of the buffer.
+// abort closes the Ring and resets the connections: TCP must not keep sending data of the buffer.
 func (r *Ring) abort() {
 	for _, c := range []devmem.Conn{r.in, r.out} {
 		if c != nil {

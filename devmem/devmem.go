@@ -28,21 +28,21 @@ const (
 
 // Device is a network device with its network stack. Several goroutines may call its methods.
 type Device interface {
-	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. EINVAL unless off and size are
-	// multiples of PageSize, and size is not 0; ENODEV: no such GPU.
+	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. EINVAL: off or size is not a multiple
+	// of PageSize, size is 0, or the range is not in the GPU's memory; ENODEV: no such GPU.
 	Register(gpu int, off, size uint64) (Buffer, error)
 
-	// BindRX gives the buffer's pages to receive queues: payload that is steered to these queues lands there.
-	// Errors: EINVAL (no queue, or one that cannot be bound), ERANGE (queue 0), EEXIST (queue already bound),
-	// EBUSY (overlap with another receive binding, which Linux allows), EBADF (buffer closed), ENOSPC (too few
-	// pages for the queues, which Linux allows). A call that fails binds no queue.
+	// BindRX gives the buffer's pages to receive queues: payload that is steered to these queues lands there. Among
+	// the errors are EINVAL (no queue, or one that cannot be bound), ERANGE (queue 0), EEXIST (queue already
+	// bound), EBUSY (overlap with another receive binding, which Linux allows), EBADF (buffer closed), ENOSPC (too
+	// few pages for the queues, which Linux allows). A call that fails binds no queue.
 	BindRX(b Buffer, queues ...int) (Binding, error)
 
 	// BindTX makes the buffer a source of data for SendDevmem.
 	BindTX(b Buffer) (Binding, error)
 
-	// AddFlow steers the packets that match f to a queue; rules precede RSS. Errors: EINVAL, ENOSPC (rule table
-	// full), EEXIST.
+	// AddFlow steers the packets that match f to a queue; rules precede RSS. Among the errors are EINVAL, ENOSPC
+	// (rule table full), EEXIST.
 	AddFlow(f Flow) (FlowID, error)
 	DelFlow(id FlowID) error // ENOENT
 
@@ -62,8 +62,8 @@ type Device interface {
 	Close() error
 }
 
-// Buffer is registered device memory. It may be bound several times; Close returns EBUSY until its bindings are
-// done.
+// Buffer is registered device memory. It may be bound several times, for receive once at a time; Close returns
+// EBUSY until its bindings are done.
 type Buffer interface {
 	GPU() int
 	Offset() uint64 // in the GPU
@@ -82,7 +82,7 @@ type Binding interface {
 // FlowID names a flow rule; 0 names none.
 type FlowID uint32
 
-// Flow is a rule: packets that match Src and Dst go to Queue. A zero address or port matches any, but one
+// Flow is a rule: TCP packets that match Src and Dst go to Queue. A zero address or port matches any, but one
 // address is needed.
 type Flow struct {
 	Src, Dst netip.AddrPort // as in received packets: Dst is local
@@ -168,20 +168,20 @@ type Conn interface {
 	DontNeed(ranges []TokenRange) (freed int, err error)
 
 	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room and returns how many bytes it
-	// queued. Each call that queued at least one byte gets the next number, from 0, for ReadCompletion. Errors:
-	// EINVAL (binding unknown, closed or not for transmit, id 0, no ranges, or a range of length 0), EFAULT (the
-	// first range is outside the buffer; if a later range is, SendDevmem sends the ranges before it without this
-	// error), EPIPE, ECONNRESET. In package kernel ENODEV means that the connection's route does not use the
-	// binding's interface.
+	// queued. Each call that queued at least one byte gets the next number, from 0, for ReadCompletion. Among the
+	// errors are EINVAL (binding unknown, closed or not for transmit, id 0, no ranges, or a range of length 0),
+	// EFAULT (the first range is outside the buffer; if a later range is, SendDevmem sends the ranges before it
+	// without this error), EPIPE, ECONNRESET. In package kernel ENODEV means that the connection's route does not
+	// use the binding's interface.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
 	// ReadCompletion waits until the peer has acknowledged sends and the device no longer uses their memory. It
-	// returns their numbers lo to hi, both included. The zero deadline waits for ever, a past deadline does not
-	// wait (os.ErrDeadlineExceeded). When the connection has failed, outstanding sends complete before the error
-	// is returned.
+	// returns their numbers lo to hi, both included. The zero deadline is none; a past deadline does not wait
+	// (os.ErrDeadlineExceeded). When the connection has failed, outstanding sends complete before the error is
+	// returned.
 	ReadCompletion(deadline time.Time) (lo, hi uint32, err error)
 
-	// SetStallLimit makes calls that wait for this connection fail with a *StallError after d without a byte
+	// SetStallLimit makes later calls that wait for this connection fail with a *StallError after d without a byte
 	// received or acknowledged. 0 (the default) is no limit. Set a limit only while data is pending. The stack may
 	// then probe an idle peer (TCP keepalive).
 	SetStallLimit(d time.Duration)
@@ -201,7 +201,7 @@ type Stats struct {
 	Retransmits                  uint64
 	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones
 	RxRefused                    uint64 // out-of-order segments dropped for lack of pages
-	NICDrops                     uint64 // dropped by the NIC for this port, or interface
+	NICDrops                     uint64 // dropped by the NIC for this port, in package kernel for the interface
 }
 
 // QueueStats is the state of a receive queue.

@@ -45,7 +45,7 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 }
 
 // Diagnose explains why payload of c arrives in host memory, such as for lack of a flow rule. It returns "" if
-// c finds no reason.
+// it finds no reason.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

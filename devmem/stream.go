@@ -31,7 +31,7 @@ type Stream struct {
 
 	frags  []Frag
 	linear []byte // for bytes that arrive in host memory; nil: not allocated, or lent
-	lent   []byte // the slice linear that contains pieces
+	lent   []byte // the last linear that pieces were put in
 
 	pieces []piece // pieces[first:] are received and not taken
 	first  int

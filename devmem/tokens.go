@@ -49,7 +49,7 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 }
 
 // GiveBack returns the tokens to their connection, and empties t unless DontNeed returns an error. EPROTO: the
-// connection had not issued all of them.
+// connection has not issued all of them, or some were given back before.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

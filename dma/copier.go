@@ -50,7 +50,7 @@ func (u *cursor) next() (bool, error) {
 			return false, err
 		}
 		u.rest, u.region, u.off = b, s.Region, s.Off
-		u.segs = u.segs[1:] // escape analysis: callers' slices stay on the stack
+		u.segs = u.segs[1:] // apart: in the assignment above it would make callers' slices escape to the heap
 	}
 	return true, nil
 }

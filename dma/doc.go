@@ -1,8 +1,8 @@
 // Package dma is a guest's memory as a device sees it: files that are mapped once, address spaces made of
 // regions of files, translation of addresses to segments, and a copier.
 //
-// Only this package turns a Segment {region, offset, length} into bytes, except that a Pin exposes the memory
-// of a ring.
+// Only this package turns a Segment {region, offset, length} into bytes, except that View and a Pin expose
+// memory.
 //
 // Files owns the mappings: one mmap per file (FileID), reference-counted, so a byte of a file has one address
 // and one kind of memory however many spaces map it; for a file of hugetlbfs this holds only within a Space. A
@@ -10,7 +10,7 @@
 // table of regions and then wait until the workers inside the space have left: a translated segment stays
 // mapped until then. Enter never waits. A goroutine that removes from a space while it is inside it deadlocks.
 //
-// With n regions, Add, Remove and a translation take O(log n) time.
+// With n regions, Add, Remove and a translation to one segment take O(log n) time.
 //
 // The regions may be the entries of an IOTLB (Space.SetIOTLB). An address outside all of them is then ErrMiss
 // instead of ErrUnmapped. An error reports one miss, at the first missing address. A Pin must lie in one entry.
@@ -20,7 +20,7 @@
 // closing might ask a server stays open (Space.Discard).
 //
 // A peer may have mapped a file privately: then its guest's writes do not change the file. A Space that has its
-// peer's pid (SetPeer) checks this, and makes such memory inaccessible (ErrNotShared).
+// peer's pid (SetPeer) checks this, at a limited rate, and makes such memory inaccessible (ErrNotShared).
 //
 // A peer may truncate a file while it is mapped. Recover turns the fault into a *FaultError that names the
 // file, on a goroutine that Go started, that called Guard, or that is inside a Space. From then on the file is

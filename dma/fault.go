@@ -39,8 +39,8 @@ func Go(f func()) {
 func Guard() { debug.SetPanicOnFault(true) } // the setting is per goroutine
 
 // Recover turns a memory fault into an error. A function that accesses mapped memory defers it, as `defer
-// dma.Recover(&err)`. After a fault in a mapped File it sets *err to the *FaultError, and marks the file dead.
-// Other panics continue.
+// dma.Recover(&err)`. After a fault in a mapped File it sets *err to the *FaultError of the file's first fault,
+// and marks the file dead. Other panics continue.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {

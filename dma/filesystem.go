@@ -17,8 +17,8 @@ import (
 var ErrBlocked = errors.New("the file system does not answer")
 
 // localFileSystems lists the file systems that answer system calls and page faults from memory and block
-// devices, by their names in /proc/self/mountinfo. Overlayfs may have layers of FUSE, and ramfs numbers inodes
-// with 32 bits (FileID).
+// devices, by their names in /proc/self/mountinfo. It does not list overlayfs, which may have layers of FUSE,
+// nor ramfs, which numbers inodes with 32 bits (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
@@ -106,7 +106,7 @@ var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat returns the file's attributes. For a file that is not memory it waits at most statLimit, and leaves a
+// stat returns the file's attributes. For a file that is not memory it waits at most statLimit; then it leaves a
 // goroutine that waits.
 func stat(fd int) (st unix.Statx_t, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory
@@ -203,7 +203,7 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept bounds the descriptors that Discard keeps.
+// maxKept is how many descriptors Discard may have kept before DiscardErr returns an error.
 const maxKept = 64
 
 // Discard closes a peer's descriptor, unless a server may be behind it, for which closing would wait

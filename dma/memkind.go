@@ -10,11 +10,11 @@ type MemKind uint8
 
 // The kinds of memory.
 const (
-	Private MemKind = iota // a private slice of the caller: neither guest nor GPU memory
+	Private MemKind = iota // other memory of this process, such as a private slice
 	Host                   // guest RAM, or memory that plays its role
 	GPUFile                // GPU memory outside registered buffers
 	GPU                    // GPU memory in a registered buffer; it counts as device memory
-	Wire                   // buffers of vnic's links between NICs
+	Wire                   // buffers between NICs: of links, gateways and uplinks
 	NumMemKinds
 )
 

@@ -11,7 +11,7 @@ var ErrBounds = errors.New("out of bounds")
 // Region is a contiguous piece of a File, a range of a Space without access, or a host buffer. It is immutable.
 type Region struct {
 	mem      []byte
-	file     *File  // nil: memory of this process
+	file     *File  // nil: memory of this process, or noAccess
 	off      uint64 // where the region begins in file
 	iova     uint64
 	size     uint64  // the region's length; with noAccess there is no mem

@@ -82,10 +82,10 @@ func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory the space maps from now on. It checks whether that process has mapped a
-// file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; for the first
-// region of such a file private is called, with the region and the file's name. A pid of 0 means no checks. The
-// rate of checks is limited.
+// SetPeer sets the process whose memory the space maps from now on. The space checks whether that process has
+// mapped a file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; for the
+// first region of such a file private is called, with the region and the file's name. A pid of 0 means no
+// checks. The rate of checks is limited.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -94,8 +94,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. Unless again is set, it may repeat an
-// earlier result.
+// isPrivate reports whether the peer has mapped the file of m privately. It may repeat an earlier result; if
+// again is set, only if the limit forbids a check.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/epoch"
 )
 
-// MaxRegions is how many regions a space holds (vfio-user's default max_dma_maps).
+// MaxRegions is the most regions of a space (vfio-user's default max_dma_maps).
 const MaxRegions = 65535
 
 // Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
@@ -95,7 +95,7 @@ func (s *Space) Generation() uint64 { return s.gen.Load() }
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
 // Add maps a region, without waiting for workers. EEXIST: it overlaps another; EINVAL: a bad range; ENOSPC: too
-// many regions or files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
+// many regions, files or bytes of files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m, false)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 // nodes below the root have at least half as many.
 const maxNode = 64
 
-// maxFlat is the most regions for which the root is a leaf: a search in one leaf is faster.
+// maxFlat is the most regions that newTable puts in a root that is a leaf: a search in one leaf is faster.
 const maxFlat = 512
 
 // table is a B+ tree of regions, sorted and disjoint. A node never changes: with and without make new nodes,
@@ -79,8 +79,8 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns the leaf, and the index in it, where a translation continues at iova after the leaf from; nil:
-// nowhere.
+// follow returns the leaf, and the index in it, where a translation begins at iova (from is t), or continues
+// there after the leaf from; nil: nowhere.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {

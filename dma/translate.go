@@ -61,8 +61,8 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate for a result of at most limit segments, with dst; more are ErrScattered. limit
-// bounds time and memory, whatever regions the guest has made.
+// TranslateMax is Translate for a result of at most limit segments, including those in dst; more are
+// ErrScattered. limit bounds time and memory, whatever regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }

@@ -8,10 +8,9 @@ import (
 	"unsafe"
 )
 
-// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: a reader sees either the
-// old word or the new one, and a reader that loads the new word as an acquire (LoadWord; a driver's read
-// barrier) also sees what was stored before it. b must start at a multiple of 4 (Aligned) and have at least 4
-// bytes.
+// StoreWord stores v at the start of b as one little-endian word: a reader sees either the old word or the new
+// one, and a reader that loads the new word as an acquire (LoadWord; a driver's read barrier) also sees what was
+// stored before it. b must start at a multiple of 4 (Aligned) and have at least 4 bytes.
 //
 // On amd64 the store is XCHG, on arm64 STLR, both a release.
 func StoreWord(b []byte, v uint32) {

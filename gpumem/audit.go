@@ -68,7 +68,7 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes reports whether a range of a file is a hole.
+// holes returns a function that reports whether a range of a file is a hole.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {

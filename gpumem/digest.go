@@ -27,8 +27,8 @@ var inLanes = sha256x16.Available
 type Extent struct{ Off, Size uint64 }
 
 // Digest returns the digest of extents of a GPU's memory: the SHA-256 of the SHA-256s of their pieces of
-// DigestPiece bytes (the last may be shorter). EFAULT: some of the memory is outside the buffers that the
-// Engine's port (a guest's NIC) has registered.
+// DigestPiece bytes (the last may be shorter). EFAULT: a piece, or its part in an extent, is not in one buffer
+// that the Engine's port (a guest's NIC) has registered.
 //
 // Digests and jobs share the limit of maxInHand pieces in progress. An error wraps the cause of ctx if ctx
 // ends, or ECANCELED after CancelAll or Reset.

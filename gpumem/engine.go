@@ -32,8 +32,8 @@ type EngineOptions struct {
 	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll waits for it: it must not wait
 	// for a caller of CancelAll.
 	Done func(Status)
-	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node, or -1 if unknown; a
-	// copy waits for them. nil: no delay.
+	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node (-1: unknown); a copy
+	// waits as long as its bytes need to cross them. nil: no delay.
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
@@ -69,7 +69,7 @@ type running struct {
 	done      atomic.Uint32 // number of entries done
 	bytes     atomic.Uint64
 	ended     chan struct{} // closed when status is final and no memory is accessed
-	gone      chan struct{} // closed at the end of the goroutine
+	gone      chan struct{} // closed at the end of the job's goroutine, or of the digest
 }
 
 // EngineStats counts bytes, except Jobs and Failed; Hashed includes digests.

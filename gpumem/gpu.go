@@ -42,7 +42,7 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 		o.Name = fmt.Sprintf("vnic-gpu%d", id)
 	}
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: others may open it again
+	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: QEMU opens it as /proc/PID/fd/N
 	if errors.Is(err, syscall.EINVAL) {                             // before Linux 6.3
 		fd, err = unix.MemfdCreate(o.Name, flags)
 	}

@@ -58,9 +58,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. It calls refill for a queue that
-// got too few pages, when pages have become free by Discard, Release or returned tokens, and calls ended once,
-// when the pool is closed and all its pages are free; it holds no lock of the pool then.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for a queue
+// that got too few pages, when pages have become free by Discard, Release or returned tokens, and calls ended
+// once, when it is closed and all its pages are free; it does not hold its lock then.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -138,7 +138,7 @@ const (
 	SupplyEmpty        // the stack should accept only the stream's next segment
 )
 
-// segmentPages is how many pages hold a segment, with an MTU of at most 9,000.
+// segmentPages is the most pages of a segment, with an MTU of at most 9,000.
 const segmentPages = 4
 
 // Supply returns the state that the pool will have with the pages of an arriving frame in use. It is SupplyLow

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Path is the $PATH of programs in a guest.
+// Path is the $PATH of programs in a guest; with --tools the tools' directory comes before it.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + UserlandDir
 
 // maxFirstLine is the kernel's BINPRM_BUF_SIZE.
@@ -90,7 +90,8 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds the program that env finds under a name in the guest's PATH.
+// fromPath adds this machine's program of a name in the guest's PATH, for env to find, unless the overlay has
+// one there.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {

@@ -34,7 +34,7 @@ type module struct {
 	needs   []string // dependencies
 	release string   // "": unknown
 	packed  []byte   // the file's bytes
-	content []byte   // the unpacked bytes; nil: built in
+	content []byte   // the unpacked bytes, with zstdModule the packed ones; nil: built in
 	ext     string   // ".ko", or zstdModule
 	file    string   // path of the file; "": built in
 }
@@ -341,7 +341,7 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module defines or imports a symbol.
+// Names reports whether the module's file has a symbol's name: the module defines or imports it.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }

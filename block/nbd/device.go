@@ -35,14 +35,14 @@ type Config struct {
 
 	// Queue is the receive queue for reads. RSS must not spread packets to it.
 	Queue int
-	Pool  devmem.Buffer // on Data's GPU; receives data of reads; Open binds it to Queue
+	Pool  devmem.Buffer // on Data's GPU; receives the replies to reads; Open binds it to Queue
 	Data  devmem.Buffer // Op.Mem is an offset in Data
 
 	Depth    int  // the most operations in progress, 1 to 1024
 	ReadOnly bool // do not connect for writes, and refuse them with EROFS
 
-	// Timeout limits connecting and the handshake together, and then the time without progress while operations
-	// wait; 0 means DefaultTimeout.
+	// Timeout limits, for each connection, connecting and the handshake together, and then the time without
+	// progress while operations wait; 0 means DefaultTimeout.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Pool and Queue are not used.
@@ -89,8 +89,8 @@ func wake(ch chan struct{}) {
 type Device struct {
 	c       Config
 	info    block.Info
-	flushes bool // the server has NBD_CMD_FLUSH
-	shared  bool // the server has NBD_FLAG_CAN_MULTI_CONN
+	flushes bool // the server has NBD_CMD_FLUSH; false if info.ReadOnly
+	shared  bool // the server has NBD_FLAG_CAN_MULTI_CONN; false if info.ReadOnly
 
 	rx, tx devmem.Binding // nil: none
 	flow   devmem.FlowID  // 0: none
@@ -112,7 +112,7 @@ type Device struct {
 	slots  []slot // one of them for a flush
 	count  uint64
 	sizes  []size   // lengths of the reads sent and not answered
-	ready  []uint32 // answered writes whose memory may still be in use
+	ready  []uint32 // answered writes, whose memory may still be in use, and flushes
 	events []uint32
 	busy   bool // Do runs
 	err    error

@@ -23,7 +23,7 @@ type slot struct {
 	op     block.Op
 	flush  bool // NBD_CMD_FLUSH
 	state  uint8
-	handed bool // the connection has taken request and payload
+	handed bool // of a write or flush: the connection has taken request and payload
 	cookie uint64
 	began  time.Time
 	err    error
@@ -40,12 +40,13 @@ type size struct {
 	reads int
 }
 
-// Do implements block.Device; it limits depth to Config.Depth. Its error EINVAL means a depth below 1, EBUSY
-// that another Do runs.
+// Do implements block.Device; it limits depth to Config.Depth. A depth below 1 is EINVAL, and a call while
+// another Do runs EBUSY.
 //
-// If a write succeeded and the server has NBD_CMD_FLUSH, Do sends that request after all operations, and
-// returns its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN, Do starts
-// no more operations, waits for those in progress, sends NBD_CMD_DISC without a flush, and returns ESHUTDOWN.
+// If a write succeeded and the server has NBD_CMD_FLUSH, Do sends that request after all operations, and returns
+// its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN for a read or a
+// write, Do starts no more operations, waits for those in progress, sends NBD_CMD_DISC without a flush, and
+// returns ESHUTDOWN.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)

@@ -9,8 +9,8 @@
 // through host memory.
 //
 // A server's connections may have caches of their own: without NBD_FLAG_CAN_MULTI_CONN a read may return data
-// from before a confirmed write (proto.md, Transmission flags). A Do that wrote ends with NBD_CMD_FLUSH if
-// the server has it. Within a Do, reads and writes of the same place have no order.
+// from before a confirmed write (proto.md, Transmission flags). A Do that wrote ends with NBD_CMD_FLUSH if the
+// server has it, and is not shutting down. Within a Do, reads and writes of the same place have no order.
 //
 // Not supported: TLS (a record cannot be decrypted in device memory), oldstyle negotiation and newstyle that
 // is not fixed, structured replies and extended headers, trim, zeroes, block status.

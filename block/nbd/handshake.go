@@ -179,7 +179,7 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown returns the first maxShown bytes of a server's text, with '.' for control characters and invalid
+// shown returns the first maxShown bytes of a server's text, with '.' for ASCII control characters and invalid
 // UTF-8.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {

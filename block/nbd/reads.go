@@ -68,7 +68,7 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window processes the replies whose headers plan finds.
+// window processes one reply or more, as long as their headers are where plan expects them.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)

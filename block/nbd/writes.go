@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// sendWrites sends writes and flushes. It completes a write when the server has answered it and TCP no longer
-// uses its memory. Sender.Wait waits for all sent data, so sendWrites calls it only when no request is queued.
+// sendWrites sends writes and flushes. It completes them when the server has answered and TCP no longer uses a
+// write's memory. Sender.Wait waits for all sent data, so sendWrites calls it only when no request is queued.
 func (d *Device) sendWrites(ctx context.Context) error {
 	var b [requestLen]byte
 	var ready []uint32
@@ -49,7 +49,7 @@ func (d *Device) sendWrites(ctx context.Context) error {
 	}
 }
 
-// settle adds to ready a write that was sent and answered. The caller holds mu.
+// settle adds to ready a write or flush that was sent and answered. The caller holds mu.
 func (d *Device) settle(i uint32) {
 	d.ready = append(d.ready, i)
 	wake(d.writes.send)

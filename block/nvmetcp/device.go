@@ -45,15 +45,15 @@ type Config struct {
 	Namespace uint32 // NSID; 0 means 1
 
 	Local netip.Addr    // the zero Addr: Config.Device chooses
-	Queue int           // not used by RSS (devmem.Device.SetRSS)
+	Queue int           // RSS must not spread packets to it (devmem.Device.SetRSS)
 	Pool  devmem.Buffer // receives data of the I/O queue; Open binds it to Queue
-	Data  devmem.Buffer // Op.Mem is an offset in it; on Pool's GPU; Open binds it for transmit
+	Data  devmem.Buffer // Op.Mem is an offset in it; without Copy it is on Pool's GPU, and Open binds it for transmit
 
 	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. Info.MaxDepth may be lower.
 	Depth int
 
-	// Timeout limits the time without progress while a request is outstanding, and the steps of Open and Close; 0
-	// means DefaultTimeout.
+	// Timeout limits the time without progress while a request is outstanding, and the steps of Open (except the
+	// wait for CSTS.RDY, for which CAP.TO is the limit) and Close; 0 means DefaultTimeout.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Queue and Pool are not used.
@@ -108,8 +108,7 @@ func randomNQN() string {
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID. Linux's target requires it to be the
-// same each time.
+// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -130,7 +129,7 @@ type Device struct {
 	rx, tx devmem.Binding // nil with Copy
 	flow   devmem.FlowID  // 0: none
 
-	doing sync.Mutex // held by Do, and by Close during release
+	doing sync.Mutex // held by Do and by Close
 
 	mu     sync.Mutex
 	err    error
@@ -163,7 +162,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // a NIC may restart the queue
+	if !d.c.Copy { // before dial: BindRX may restart the queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -260,15 +259,15 @@ func (d *Device) failed() error {
 }
 
 // Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if the target has no limit; at most 65536
-// blocks.
+// blocks or 2 GiB.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
 // Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
-// Close ends the operations in progress by a reset of the connections; without any it shuts the controller
-// down. It waits for the end of Do, so next and done must not call it, and then until the memory is no longer
-// in use, or returns ETIMEDOUT after Config.Timeout.
+// Close resets the connections if Do runs, which ends the operations in progress; otherwise it shuts the
+// controller down, unless the Device has failed. It waits for the end of Do, so next and done must not call it,
+// and then until the memory is no longer in use, or returns ETIMEDOUT after Config.Timeout for a binding.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)
@@ -289,7 +288,7 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release deletes the flow rule, and waits for the end of the bindings.
+// release deletes the flow rule, closes the bindings, and waits for their end (settled).
 func (d *Device) release() error {
 	var errs []error
 	if d.flow != 0 {

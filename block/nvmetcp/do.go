@@ -34,14 +34,14 @@ type run struct {
 
 	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // bytes that have not arrived
+	pad, left uint64 // bytes that are not taken from the stream
 	final     bool   // no CapsuleResp follows
 
 	taken  uint64 // taken bytes that the stream has not flushed
 	placed bool   // some of them are data
 }
 
-// Do implements block.Device. It limits depth to Info.MaxDepth. Its error EINVAL means a depth below 1.
+// Do implements block.Device. It limits depth to Info.MaxDepth. A depth below 1 is EINVAL.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -84,7 +84,7 @@ func (r *run) do(ctx context.Context) error {
 	}()
 	err := r.loop(ctx)
 	if err != nil {
-		err = r.d.fail(r.d.wrap(r.cause(err))) // also ends the sender
+		err = r.d.fail(r.d.wrap(r.cause(err))) // also ends a send that waits
 	}
 	close(r.jobs)
 	<-r.sent
@@ -92,7 +92,7 @@ func (r *run) do(ctx context.Context) error {
 		return nil
 	}
 	for _, s := range r.open {
-		if s.op.Write && r.d.tx != nil { // TCP may retransmit its data until the binding is done
+		if s.op.Write && r.d.tx != nil { // its memory may be in use until the binding is done
 			err = errors.Join(err, r.d.tx.Close(), r.d.settled(r.d.tx))
 			break
 		}
@@ -350,7 +350,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule sends a refused command again, or records the answer.
+// capsule sends a command again if it may be retried, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -358,7 +358,7 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Status.mayRetry() && s.retries < maxRetries: // the command is queued after its data
+	case p.Status.mayRetry() && s.retries < maxRetries: // the command is queued behind the jobs that send its data
 		if s.jobs.Load() >= maxJobs {
 			return violation("CapsuleResp for %v: it was not sent yet", s)
 		}

@@ -23,7 +23,7 @@ type heads struct {
 	scratch [maxWindow * headLen]byte
 
 	stride uint64 // distance of headers; 0: unknown
-	pair   bool   // stride is the distance of CapsuleResps after C2HDatas
+	pair   bool   // stride is the length of a C2HData and its CapsuleResp
 	inPair bool   // a CapsuleResp is expected next
 
 	stats block.Stats // Looked, Looks and Messages

@@ -18,7 +18,7 @@ const minMaxH2C = 4096
 // link is a queue's connection while it executes one command at a time.
 type link struct {
 	c       devmem.Conn
-	timeout time.Duration // of each command
+	timeout time.Duration // of open, and of each command
 	cid     uint16
 
 	align  int // PDO in PDUs of the host is a multiple of this

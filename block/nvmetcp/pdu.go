@@ -50,7 +50,7 @@ const (
 	commandLen = 72  // CapsuleCmd: CH and an SQE
 	icLen      = 128 // HLEN and PLEN of ICReq and ICResp
 	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
-	wordLen    = 4   // PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
+	wordLen    = 4   // a C2HData's PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
 )
 
 type common struct {

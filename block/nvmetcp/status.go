@@ -10,7 +10,7 @@ type status uint16
 
 const statusDNR status = 1 << 14
 
-// maxRetries is how often a Device sends a refused command again (Linux's nvme_core.max_retries).
+// maxRetries is how often, at most, a Device sends a refused command again (Linux's nvme_core.max_retries).
 const maxRetries = 5
 
 func (s status) code() uint16 { return uint16(s) & 0x7ff }

@@ -87,7 +87,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
-// sizes refuses flags that contradict each other.
+// sizes refuses flags that contradict each other. If only one of --minbytes and --maxbytes is given, it moves
+// the other's default so that the range is not empty.
 func sizes(c *cobra.Command, o *allreduce.Options) error {
 	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")

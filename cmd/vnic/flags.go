@@ -161,13 +161,13 @@ func sandboxFlag(f *pflag.FlagSet, mode *string) {
 // spareKey is an annotation of the flag --accel in commands that start guests.
 const spareKey = "spare"
 
-// machineFlags adds the flags of guests that a command starts.
+// machineFlags adds --accel and --slow to a command that starts guests.
 func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
 	accelerated(f, a)
 	_ = f.SetAnnotation("accel", spareKey, nil)
 }
 
-// accelerated adds the flags of guests that the user starts.
+// accelerated adds --accel and --slow.
 func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
@@ -199,7 +199,7 @@ func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 		"that is waited for may take, 1 to "+strconv.Itoa(limits.Max)+"; more where guests boot slowly ($"+limits.Env+")")
 }
 
-// checkMachineEnv checks the environment variables of these flags.
+// checkMachineEnv checks the environment variables of --accel and --slow.
 func checkMachineEnv(c *cobra.Command) error {
 	if v := os.Getenv(qemu.EnvAccel); v != "" {
 		if _, err := qemu.ParseAccel(v); err != nil {

@@ -80,8 +80,8 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
-// loadLab reads a lab file, and refuses flags for what the file says. memory returns how much memory the
-// machine must have.
+// loadLab reads a lab file, and refuses flags for what the file says, and a machine with less memory than memory
+// returns. It also sets --accel (accelOf).
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory")
 	options := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -112,7 +112,7 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	return l, enough(name, memory(l))
 }
 
-// accelOf sets --accel to the lab file's value, unless the user has set it.
+// accelOf sets --accel to the lab file's value, unless the user has set it, or its environment variable.
 func accelOf(c *cobra.Command, l *labfile.Lab) {
 	f := c.Flags().Lookup("accel")
 	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {
@@ -142,7 +142,8 @@ func sow(l *labfile.Lab, seed uint64) {
 	l.Sow(seed)
 }
 
-// seedLinks draws a seed, unless the user has given one, and notes it if links do anything by chance.
+// seedLinks draws a seed, unless the user or the lab file has given one, and notes it if links do anything by
+// chance.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")

@@ -170,7 +170,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case context.Cause(ctx) != nil: // whatever err is
 		complain(stderr, errInterrupted)
 		return exitFailed
-	case errors.As(err, &late): // whatever err is
+	case errors.As(err, &late): // whatever else err is
 		complain(stderr, late)
 		return exitTimeout
 	case byKVM && s != nil:
@@ -201,7 +201,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return exitFailed
 }
 
-// keepHelpError keeps an error that cobra ignores.
+// keepHelpError keeps the error of printing a help, which cobra ignores.
 func keepHelpError(root *cobra.Command) *error {
 	help, kept := root.HelpFunc(), new(error)
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {

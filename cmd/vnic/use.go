@@ -18,14 +18,14 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// use is the common part of the commands that use device memory.
+// use is the common part of allreduce, load, block and rdma.
 type use struct {
 	opt      *session.Options
 	complete func() error // derives and checks options
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
-	unused           []string // keys of the lab file
+	unused           []string // keys of the lab file that the command ignores
 	asJSON, verbose  bool
 	live             live.Command
 
@@ -108,7 +108,8 @@ func (u *use) takeLab(c *cobra.Command) error {
 		u.unused = append(u.unused, "uplinks")
 	}
 	u.opt.Lab = l
-	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed { // the command's own number stays
+	// Unless --guests is given, use all guests of the lab; a command without the flag keeps its fixed number.
+	if f := c.Flags().Lookup("guests"); f != nil && !f.Changed {
 		u.opt.Guests = 0
 	}
 	return nil

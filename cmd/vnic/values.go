@@ -34,7 +34,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues names the flags that take other values, too.
+// openValues names flags for whose values no other word is suggested, as they take others than flagValues, too.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {

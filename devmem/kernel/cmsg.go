@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// native is the byte order of control messages.
+// native is the machine's byte order, which is that of control messages.
 var native = binary.NativeEndian
 
 const (

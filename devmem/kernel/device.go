@@ -144,8 +144,8 @@ func (d *Device) Queues() int {
 // closeTime is how long Close waits for bindings' memory.
 var closeTime = limits.Unbind
 
-// flushTime is how long memory of a closed binding may be in use before the device makes the interface send
-// waiting packets (kick.go), or, in Close, drop them.
+// flushTime is the interval at which the device makes the interface send waiting packets (kick.go) while memory
+// of a closed binding is in use, and the time after which Close drops them.
 var flushTime = limits.Flush
 
 // Close implements devmem.Device. It restores the settings of the interface that the device has changed. It

@@ -101,7 +101,7 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// Holders implements devmem.Holders.
+// Holders serves devmem.Holders.
 func (d *Device) Holders() (list []devmem.Holder) {
 	for _, c := range d.conns.All() {
 		for id, n := range c.tokens.count() {

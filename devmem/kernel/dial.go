@@ -129,7 +129,7 @@ func (s *sock) connected(ctx context.Context) error {
 			}
 			return os.NewSyscallError("connect", err)
 		})
-		if !errors.Is(err, syscall.ENOTCONN) { // the connect has not ended
+		if !errors.Is(err, syscall.ENOTCONN) { // ENOTCONN: the connect has not ended
 			return err
 		}
 		select {

@@ -15,9 +15,9 @@
 // dma-buf, and the Exporter must keep no descriptor of it.
 //
 // After Close of a connection with sends in progress, no unread data and no call of SetLinger, the kernel
-// continues the sends until the peer has acknowledged them, has acknowledged none for two minutes, or
-// Device.Close resets the connection. SendDevmem ends a packet with each call, and earlier where a segment
-// would have more pieces than drivers can send (maxPieces).
+// continues the sends until the peer has acknowledged them, has acknowledged none for two minutes (more on slow
+// machines), or Device.Close resets the connection. SendDevmem ends a packet with each call, and earlier where a
+// segment would have more pieces than drivers can send (maxPieces).
 //
 // Stricter than Linux: a second receive binding of the same memory is EBUSY, one that is too small ENOSPC, a
 // send with id 0 EINVAL.

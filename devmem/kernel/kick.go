@@ -16,7 +16,7 @@ import (
 //
 // So the Device sends small packets to the interface's own address while packets wait. A packet's queue depends
 // on the sending CPU (XPS), or on a hash of its addresses and ports with a secret key: so the Device sends on
-// all CPUs, from many ports.
+// all CPUs that it may use, from many ports.
 
 // maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
@@ -25,7 +25,7 @@ const maxCPUs = 1024
 // probability of about 1/e.
 const kickRounds = 16
 
-// kick makes an interface's queueing disciplines send waiting packets, and returns how many of them went on.
+// kick makes an interface's queueing disciplines send waiting packets, and returns how many disciplines went on.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -48,7 +48,7 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines that hold packets, until the disciplines where packets
+// runQueued calls send, with the number of disciplines that are not shared, until the disciplines where packets
 // waited have sent bytes or are empty, at most kickRounds times. It returns how many of them have sent bytes or
 // are empty.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
@@ -114,7 +114,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends at least queues packets, and one on each CPU.
+// send sends at least queues packets, and at least one on each CPU of cpus that still exists.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()

@@ -169,7 +169,7 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops returns how many packets the NIC has dropped, if its driver reports that.
+// hwDrops returns how many received packets the NIC has dropped, if its driver reports that.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// Netlink has no flow rules, and RSS only since 6.17 (include/uapi/linux/ethtool.h).
+// From include/uapi/linux/ethtool.h. Netlink has no flow rules, and RSS only since 6.17.
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30

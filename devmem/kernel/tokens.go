@@ -65,7 +65,7 @@ func (t *tokens) release(fd int) {
 	t.mu.Unlock()
 	for ranges := range list.Calls() {
 		if _, err := dontNeed(fd, ranges); err != nil {
-			return // the socket is closed, and the kernel frees its tokens
+			return // the kernel frees the others with the socket
 		}
 	}
 }

@@ -44,7 +44,7 @@ type token struct {
 
 // conn is a devmem.Conn. A goroutine reads the socket, and puts the bytes where the current rules steer them.
 type conn struct {
-	*net.TCPConn // for its addresses and SetLinger
+	*net.TCPConn // for its addresses, CloseWrite and SetLinger
 	d            *Device
 	raw          syscall.RawConn
 	src, dst     netip.AddrPort // as in received packets

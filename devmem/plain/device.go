@@ -186,7 +186,7 @@ func (l *listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// Stats implements devmem.Device. It does not count segments.
+// Stats implements devmem.Device. It counts neither segments nor the bytes that Peek returns.
 func (d *Device) Stats() devmem.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()

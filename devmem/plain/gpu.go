@@ -17,7 +17,7 @@ type GPU struct {
 	close func() error
 }
 
-// NewGPU allocates size bytes. EINVAL: these are no whole pages.
+// NewGPU allocates size bytes. EINVAL: these are no whole pages, or more than 64 TiB.
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/elements"
 )
 
-// Memory is a devmem.Memory in which the CPU does the work. Operations check their contexts once per MiB.
+// Memory is a devmem.Memory in which the CPU does the work. Operations check their contexts at least once per MiB.
 type Memory struct{ devmem.Memory }
 
 var _ devmem.Memory = (*Memory)(nil)
@@ -35,8 +35,8 @@ func NewMemory(gpus ...*GPU) *Memory {
 }
 
 // MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes returns size
-// bytes of a GPU's memory from off on; if fewer are contiguous, it returns these, which must be whole pages. It
-// is called from several goroutines; its result is used until the method of Memory that called it returns.
+// bytes of a GPU's memory from off on, or fewer, up to the end of a page, if not all are contiguous. It is
+// called from several goroutines; its result is used until the method of Memory that called it returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }

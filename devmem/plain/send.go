@@ -161,7 +161,8 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete returns the calls whose bytes the peer has acknowledged, or an error.
+// complete returns the calls whose bytes the peer has acknowledged, all calls if the connection has failed, or
+// an error.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting := uint64(c.unacknowledged())
 	var reset error

@@ -111,9 +111,9 @@ func environment(image, found, words []string) []string {
 	return env
 }
 
-// lead makes this process a session leader, with tty as controlling terminal. When a leader exits, a serial
-// line discards unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c, uart_hangup in
-// serial/serial_core.c): so the program must not be one.
+// lead makes this process a session leader, with tty, if it is a terminal, as controlling terminal. When a
+// leader exits, a serial line discards unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c,
+// uart_hangup in serial/serial_core.c): so the program must not be one.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)

@@ -153,7 +153,8 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a lease comes from a vnic gateway, which names guests by their addresses.
+// ofVNIC reports whether a lease comes from the gateway of a vnic serve without --lab, which names guests by
+// their addresses.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
 // identity returns environment variables about the guest with address p; VNIC_GUESTS=0 means that the number of
@@ -169,8 +170,8 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits until there are interfaces of a driver, and returns their names in the order of PCI
-// addresses.
+// interfaces waits until there are interfaces of a driver, and returns their names in the order of their
+// devices' paths.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // poll, as sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)
