@@ -32,12 +32,12 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise the
-	// frame is contiguous.
+	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise
+	// headers and payload go to the same buffers.
 	Split bool
-	// HeaderLen is len(Header), or the length of a frame without payload worth splitting.
+	// HeaderLen is the length of a TCP packet's headers, or of a whole packet of another kind, if Split; else 0.
 	HeaderLen uint32
-	Unsplit   bool // the queue is split, but the frame cannot be
+	Unsplit   bool // the flow's queue is split, but the frame cannot be
 	// Merged: the Port made this GSO packet of several frames, and puts them one by one after a refusal, which the
 	// queue must not count or remember.
 	Merged bool

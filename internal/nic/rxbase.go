@@ -38,7 +38,7 @@ const (
 	turnBuffers = 32  // buffers for one turn
 	mostLead    = 128 // frames that a port may be ahead of a port with a turn
 	mostLag     = 256 // most credit in frames when a port waits again
-	keepTurns   = 64  // calls of WakeNext until a port without waiters is forgotten
+	keepTurns   = 64  // calls of WakeNext, since a port last began to wait, until it is forgotten if idle
 )
 
 type portTurns struct {
@@ -48,7 +48,7 @@ type portTurns struct {
 	before  int        // took at the start of the turn
 	vain    wire.Waker // the waker whose turn sent nothing
 	took    int        // frames taken, plus a start value from served
-	posts   uint64     // RxBase.posts when the port last began to wait
+	posts   uint64     // RxBase.posts when the port last began to wait, or Admit added it
 }
 
 type waiter struct {
@@ -356,8 +356,8 @@ func (b *RxBase) wakeOthers() {
 // Err returns the error that stopped the queue.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue and wakes all waiters. It returns false if the queue has stopped already. It is called
-// under the lock.
+// Fail stops the queue, and makes Unlock wake all waiters. It returns false if the queue has stopped already. It
+// is called under the lock.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false

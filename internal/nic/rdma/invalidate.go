@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes the mailboxes; the regions must be deleted.
+// reset closes the mailboxes. The caller has deleted the regions.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes

@@ -11,7 +11,7 @@ import (
 type responder struct {
 	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // a NAK for psn is queued
+	refused bool   // a NAK for psn is queued, or was sent
 
 	// Of a message that has begun and not ended.
 	inWrite, inSend bool
@@ -93,8 +93,8 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse queues a NAK for the expected packet. A NAK for an invalid request ends the queue pair, but earlier
-// READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
+// refuse queues a NAK for the expected packet. A NAK for an error, which is not one of sequence or RNR, ends the
+// queue pair, but earlier READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
