@@ -53,8 +53,8 @@ const (
 	PutTaken Result = iota
 	PutNoBuffer
 	PutDisabled // receive is not enabled, or not started
-	PutStopped  // stopped by an error of the driver or its memory
-	PutTooBig   // longer than the queue's buffers could ever hold
+	PutStopped  // no ring, or stopped by an error of the driver or its memory
+	PutTooBig   // longer than the buffers that it may take
 	PutUnsplit  // the frame is to be split, but the buffers do not allow it
 	PutFault    // the sender's memory went away, or a receive buffer cannot be used
 )

@@ -68,8 +68,8 @@ type PortWaker interface {
 // RxModel is the device model's part of an RxBase.
 type RxModel interface {
 	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext then. It
-	// returns false if there are already more buffers than the last frame found, or if the queue does not run. It
-	// is called under the lock.
+	// returns false if there are already more buffers than the last refused frame found, or if the queue does not
+	// run. It is called under the lock.
 	AwaitBuffers() bool
 	// Buffers is the approximate number of buffers. It is called under the lock.
 	Buffers() int
