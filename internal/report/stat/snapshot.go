@@ -1,7 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server's socket is named after the process, in a directory that only this user can access. A client sends
-// one request, and the server answers (package jsonlines) and closes the connection.
+// A Server's socket is named after the process, in a private directory of this user. A client sends one request,
+// and the server answers (package jsonlines) and closes the connection.
 package stat
 
 import (
