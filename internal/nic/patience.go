@@ -45,7 +45,7 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 // clockAt converts real time between two looks.
 func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that took nothing within the limit.
+// stalled is a receiver that took no frame of this Sender within the limit.
 type stalled struct {
 	receiver wire.Waitable // nil: free
 	until    time.Time     // until then, frames to it do not wait unless it posts buffers

@@ -266,7 +266,7 @@ func (p *Port) SetP2P(on bool) {
 // SetMTU sets the MTU that the control channel reports to the guest, and that RDMA uses.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
-// Space returns the guest's address space.
+// Space returns the NIC's address space for DMA.
 func (p *Port) Space() *dma.Space { return p.space }
 
 // Link returns the port's link to the switch; nil before Attach.

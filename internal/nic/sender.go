@@ -34,8 +34,7 @@ type TxQueue interface {
 	// Abandon disposes of a held frame when the queue stops; the newest comes first. It returns true if the frame
 	// is back in the ring; otherwise the Sender drops the frame.
 	Abandon(f *TxFrame) (kept bool)
-	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
-	// it.
+	// Publish makes returned frames visible to the driver, and reports whether to interrupt it.
 	Publish() (call bool)
 	// Call interrupts the driver.
 	Call()

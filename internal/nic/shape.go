@@ -12,7 +12,7 @@ type Shape struct {
 	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
 }
 
-// CopyRoutes are the routes from or to a GPU, to or from host memory.
+// CopyRoutes are the routes of copies between a GPU and host memory, in one direction.
 type CopyRoutes struct {
 	Host  *shape.Route
 	Nodes [dma.MaxNodes]*shape.Route // nil: as Host

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Port is RoCEv2's UDP port (annex A17, A17.9.2).
+// Port is RoCEv2's UDP port (annex A17, A17.3.2.2).
 const Port = 4791
 
 // Operation codes of reliable connections (table 38).

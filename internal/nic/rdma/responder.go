@@ -157,7 +157,7 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead bounds the bytes of a request (9.7.4.1.5): at the smallest MTU its packets take half of all packet
+// maxRead bounds the bytes of a request (9.7.4.1.6): at the smallest MTU its packets take half of all packet
 // numbers.
 const maxRead = 2 * MaxLength
 
@@ -268,7 +268,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
-	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.5)
+	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.6)
 		return true
 	case s.send && s.last && !s.first:
 		return n == 0
