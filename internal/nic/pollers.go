@@ -145,7 +145,7 @@ type polledPort struct {
 	port    *Port
 	senders []*Sender
 	next    int
-	credit  int // bytes that it may move; negative: excess of its last batch
+	credit  int // bytes that it may move; negative: excess that it has not paid for yet
 }
 
 // portOf returns the port of a Sender, new if necessary.

@@ -251,8 +251,8 @@ func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 // packets from the wire and sends none.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
-// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
-// goes through host memory. Packets that Deliver or Send is working on may still take the old path.
+// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload from and to
+// GPU memory goes through host memory. Packets that Deliver or Send is working on may still take the old path.
 func (p *Port) SetP2P(on bool) {
 	mask := uint64(0)
 	for _, g := range p.conf.GPUs {

@@ -56,8 +56,8 @@ type waiter struct {
 	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
-// PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon as its sender
-// has no more frames to send now.
+// PortWaker is a wire.Waker of a port, which may have several. Once woken, it must be disarmed as soon as its
+// sender has no more frames to send now.
 type PortWaker interface {
 	wire.Waker
 	// PortSerial is the wire.Link.Serial of the port; 0: no port. It must not change while the waker waits or has a

@@ -24,10 +24,10 @@ type Transmitter struct {
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // memory for the GPU payload of one batch
+	bounce []dma.Segment // memory for the payloads of one batch that toHost copies
 	marks  []mark
 	run    []*wire.Packet // for the switch: without control frames, and packets that wait for a link
-	host   []dma.Segment  // segments of bounce that replace GPU payload
+	host   []dma.Segment  // segments of bounce that replace payloads
 	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet

@@ -97,11 +97,12 @@ type LinkCounters struct {
 type Gateway struct {
 	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts what the gateway ended to make room for a guest that had fewer.
+	// Evicted counts flows, questions and datagrams that the gateway ended to make room for others.
 	Evicted uint64 `json:"evicted"`
-	// Unreached counts flows whose other end did not answer, and connections that a guest did not confirm.
+	// Unreached counts connections, flows and datagrams whose other end the gateway could not reach, and connections
+	// that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
-	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
+	// LostDatagrams counts datagrams lost for lack of room, or because their guest did not resolve.
 	LostDatagrams uint64 `json:"lost_datagrams"`
 	// Denied counts flows and DNS questions that the gateway's policy refuses, by gateway.Rule.
 	Denied map[string]uint64 `json:"denied"`
