@@ -279,7 +279,7 @@ func (p *Port) LosePageAnswers(n int) error {
 	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
 }
 
-// KeepStalePages makes the NIC acknowledge invalidations but go on using the pages, as a broken one would.
+// KeepStalePages makes the NIC acknowledge invalidations but go on using pages in the GPU, as a broken one would.
 func (p *Port) KeepStalePages(on bool) error {
 	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

@@ -1,8 +1,8 @@
 // Package outfile makes the files that a command writes while it runs: captures, consoles.
 //
 // Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
-// read. A symbolic link at the end of a name is followed only if our user or root owns it: nobody else chooses
-// which file is emptied.
+// read. A symbolic link at the end of a name is followed only if our user or root owns it: no other user's link
+// chooses which file is emptied.
 package outfile
 
 import (

@@ -86,7 +86,7 @@ func (c *Child) End(grace time.Duration) {
 // signal sends a signal to the child; SIGKILL goes to the group that it leads.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
-		_ = syscall.Kill(-c.PID(), sig) // before the wait for the child, no other group has this id
+		_ = syscall.Kill(-c.PID(), sig) // until the child has been waited for, no other group has this id
 		return nil
 	}
 	return c.cmd.Process.Signal(sig) // by pidfd if possible

@@ -154,7 +154,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from the start of b; false: it is incomplete, or its code, version or key is unknown.
+// parse reads a header from the start of b; false: it is incomplete, or its operation code, version or partition
+// key is unknown.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false

@@ -180,7 +180,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // so a piece ends at the same packet at each try (again)
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // a piece ends at the same packet at each try: see again
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
 	if got := q.probe(w, off, size); got != found {

@@ -93,8 +93,8 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse queues a NAK for the expected packet. A NAK for an error, which is not one of sequence or RNR, ends the
-// queue pair, but earlier READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
+// refuse queues a NAK for the expected packet. A NAK other than of sequence or RNR ends the queue pair, but earlier
+// READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
