@@ -47,7 +47,7 @@ type Config struct {
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
 	Flows    int          // rows in the account of flows, at most flows.MaxRows; 0: no account
-	Pollers  *Pollers     // threads that poll the transmit rings; nil: a worker for each queue
+	Pollers  *Pollers     // threads that poll the transmit rings (virtio only); nil: a worker for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger
 }

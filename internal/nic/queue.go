@@ -54,7 +54,7 @@ const (
 	PutNoBuffer
 	PutDisabled // receive is not enabled, or not started
 	PutStopped  // no ring, or stopped by an error of the driver or its memory
-	PutTooBig   // longer than the buffers that it may take
+	PutTooBig   // too long for the buffers that it may take, or for the queue
 	PutUnsplit  // the frame is to be split, but the buffers do not allow it
 	PutFault    // the sender's memory went away, or a receive buffer cannot be used
 )

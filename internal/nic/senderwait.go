@@ -141,6 +141,6 @@ func (s *Sender) heldLeft() time.Duration {
 // spinTime bounds a worker's polling before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the running workers with a locked thread. A worker for which they are not fewer than its cores
-// does not poll.
+// workers counts the running workers with a locked thread. A worker does not poll if they are as many as its cores,
+// or more.
 var workers atomic.Int32

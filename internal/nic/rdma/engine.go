@@ -28,7 +28,7 @@ const (
 	MaxWRs    = 1024    // work requests in a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
 	MaxReads  = 16      // of a queue pair in progress, for each direction
-	MaxLength = 1 << 30 // bytes of a work request to send
+	MaxLength = 1 << 30 // bytes of a work request of PostSend
 	Window    = 128     // packets without an answer at which no more requests are sent
 	readPiece = Window / 4
 	burst     = 16 // packets of a queue pair in one turn
