@@ -9,7 +9,7 @@ import (
 // Shape limits a port's rate by the routes over links and memories that its packets take.
 type Shape struct {
 	Tx, Rx           Routes
-	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
+	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by the port's gpumem.Engine, by GPU
 }
 
 // CopyRoutes are the routes of copies between a GPU and host memory, in one direction.

@@ -1,4 +1,4 @@
-// Package outfile makes the files that a command writes while it runs: captures, consoles.
+// Package outfile makes files that a command writes while it runs, such as captures and consoles.
 //
 // Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
 // read. A symbolic link at the end of a name is followed only if our user or root owns it: no other user's link
