@@ -70,7 +70,7 @@ type PortCounters struct {
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
 	Unsplit     uint64             `json:"unsplit"`          // frames for split queues that could not be split
-	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
+	LostReplies uint64             `json:"lost_replies"`     // answers and notices that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
 	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault has been counted
 	Rules       int                `json:"rules"`
