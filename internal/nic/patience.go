@@ -45,10 +45,10 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 // clockAt converts real time between two looks.
 func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that took nothing within the limit.
+// stalled is a receiver that took no frame of this Sender within the limit.
 type stalled struct {
 	receiver wire.Waitable // nil: free
-	until    time.Time     // until then, frames to it do not wait
+	until    time.Time     // until then, frames to it do not wait unless it posts buffers
 	penalty  time.Duration
 	posted   atomic.Bool // it has had buffers since
 }
@@ -82,8 +82,8 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 	return nil
 }
 
-// penalize starts a penalty for a receiver, during which frames to it do not wait. A penalty that follows one (s
-// is not nil) is twice as long, but at most limits.LastPenalty.
+// penalize starts a penalty for a receiver, unless it has buffers already. During it, frames to the receiver do
+// not wait. A penalty that follows one (s is not nil) is twice as long, but at most limits.LastPenalty.
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())

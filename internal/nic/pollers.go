@@ -18,8 +18,7 @@ import (
 // enabled, unless it is hot.
 //
 // A thread serves ports in turn, however many queues each has, with a batch of the port's next queue that has
-// frames. A port whose batch had more than turnBytes skips turns until it has paid for the excess, unless no
-// other port has frames.
+// frames. A port whose batches have more than turnBytes on average skips turns, unless no other port has frames.
 //
 // Each thread adds one to GOMAXPROCS.
 type Pollers struct {
@@ -28,10 +27,10 @@ type Pollers struct {
 	once    sync.Once
 }
 
-// pollIdle is how long a poller polls empty rings before it sleeps.
+// pollIdle is how long a poller that is not hot polls empty rings before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is the number of looks at a ring for each check for its first kick, which is a system call.
+// firstKicks is the number of a queue's turns for each check for its first kick, which is a system call.
 const firstKicks = 64
 
 const (
@@ -109,7 +108,7 @@ func (t *poller) run() {
 	defer close(t.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var idle time.Time // since when there have been no frames; zero: there were some in the last turn
+	var idle time.Time // since when turns have moved no frames; zero: not yet, or not since the last sleep
 	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
@@ -146,7 +145,7 @@ type polledPort struct {
 	port    *Port
 	senders []*Sender
 	next    int
-	credit  int // bytes that it may move; negative: excess of its last batch
+	credit  int // bytes that it may move; negative: excess that it has not paid for yet
 }
 
 // portOf returns the port of a Sender, new if necessary.

@@ -43,11 +43,11 @@ type Config struct {
 	GPUs         []GPU
 	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; else nil
 	Shape        *Shape     // nil: unlimited
-	// Hold is how long a merge of frames may stay open after its batch, at most MaxHold.
+	// Hold is how long a merge may wait for more frames after its first batch, at most MaxHold.
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
 	Flows    int          // rows in the account of flows, at most flows.MaxRows; 0: no account
-	Pollers  *Pollers     // threads that poll the transmit rings; nil: a worker for each queue
+	Pollers  *Pollers     // threads that poll the transmit rings (virtio only); nil: a worker for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger
 }
@@ -61,7 +61,7 @@ type GPU struct {
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads these fields for each batch: they lie together, in few cache lines.
+	// Deliver reads most of these fields for each batch: they lie together, in few cache lines.
 	space    *dma.Space
 	steering atomic.Pointer[steering] // stored under mu
 	limits   *atomic.Pointer[wire.Limits]
@@ -88,7 +88,7 @@ type Port struct {
 	faults       faults
 	rdma         roce
 	deviceQueues queueSet
-	deviceNow    queueSet // receive queues with buffers in GPU memory now
+	deviceNow    queueSet // receive queues with buffers in GPU memory now, by NoteDeviceQueue
 	observer     atomic.Pointer[Observer]
 	lostReplies  atomic.Uint64
 
@@ -96,7 +96,7 @@ type Port struct {
 
 	mu           sync.Mutex // guards the fields below
 	transmitters []*Transmitter
-	known        bool // the driver has read this generation
+	known        bool // the driver has asked for Info in this generation
 	inUse        []uint16
 	rssSet       bool // a driver has set an RSS table
 }
@@ -203,7 +203,7 @@ func (p *Port) Reset() {
 	p.Restarted()
 }
 
-// Restarted tells the other ports of the switch that this port's guest has lost its connections.
+// Restarted calls wire.Link.Restarted, if the port is attached: its guest has lost its connections.
 func (p *Port) Restarted() {
 	if link := p.link.Load(); link != nil {
 		link.Restarted()
@@ -251,8 +251,8 @@ func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 // packets from the wire and sends none.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
-// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload
-// goes through host memory. Packets that Deliver or Send is working on may still take the old path.
+// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload from and to
+// GPU memory goes through host memory. Packets that Deliver or Send is working on may still take the old path.
 func (p *Port) SetP2P(on bool) {
 	mask := uint64(0)
 	for _, g := range p.conf.GPUs {
@@ -266,13 +266,13 @@ func (p *Port) SetP2P(on bool) {
 // SetMTU sets the MTU that the control channel reports to the guest, and that RDMA uses.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
-// Space returns the guest's address space.
+// Space returns the NIC's address space for DMA.
 func (p *Port) Space() *dma.Space { return p.space }
 
 // Link returns the port's link to the switch; nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices that receive queue 0 did not take.
+// LostReplies counts answers and notices that were dropped because receive queue 0 did not take them.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueuePairs returns the port's number of queue pairs.
@@ -340,7 +340,7 @@ func (p *Port) Coalesced() (frames, packets uint64) {
 	return frames, packets
 }
 
-// Unsplit counts frames that should have been split but could not be.
+// Unsplit counts frames with Frame.Unsplit, dropped ones included.
 func (p *Port) Unsplit() (n uint64) {
 	for _, q := range p.queues {
 		n += q.unsplit.v.Load()

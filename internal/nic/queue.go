@@ -32,12 +32,12 @@ type Returner interface {
 // Frame is a frame for a receive queue to write.
 type Frame struct {
 	*wire.Packet
-	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise the
-	// frame is contiguous.
+	// Split: the first HeaderLen bytes go to a header buffer and the other bytes to payload buffers. Otherwise
+	// headers and payload go to the same buffers.
 	Split bool
-	// HeaderLen is len(Header), or the length of a frame without payload worth splitting.
+	// HeaderLen is the length of a TCP packet's headers, or of a whole packet of another kind, if Split; else 0.
 	HeaderLen uint32
-	Unsplit   bool // the queue is split, but the frame cannot be
+	Unsplit   bool // the flow's queue is split, but the frame cannot be
 	// Merged: the Port made this GSO packet of several frames, and puts them one by one after a refusal, which the
 	// queue must not count or remember.
 	Merged bool
@@ -53,8 +53,8 @@ const (
 	PutTaken Result = iota
 	PutNoBuffer
 	PutDisabled // receive is not enabled, or not started
-	PutStopped  // stopped by an error of the driver or its memory
-	PutTooBig   // longer than the queue's buffers could ever hold
+	PutStopped  // no ring, or stopped by an error of the driver or its memory
+	PutTooBig   // too long for the buffers that it may take, or for the queue
 	PutUnsplit  // the frame is to be split, but the buffers do not allow it
 	PutFault    // the sender's memory went away, or a receive buffer cannot be used
 )

@@ -37,7 +37,7 @@ type roce struct {
 	byMem  bytesByMem
 }
 
-// begin returns the Engine; the first call makes it, and the Sender.
+// begin returns the Engine; the first call makes it, and its Sender. After close there may be none.
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -104,7 +104,7 @@ func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	return m, nil
 }
 
-// active reports whether the Engine receives the frames to RoCEv2's UDP port.
+// active reports whether the Engine receives the frames to the port's MAC and RoCEv2's UDP port.
 func (r *roce) active() bool {
 	e := r.engine.Load()
 	return e != nil && e.Active()
@@ -150,8 +150,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive passes a packet to the Engine. With a Shape, the packet first passes the links of the last packet: its
-// own memory is not known yet.
+// receive passes a packet to the Engine, or drops it while RDMA is suspended. With a Shape, the packet first
+// passes the links of the last packet: its own memory is not known yet.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)
@@ -234,7 +234,7 @@ func (r *roce) Gather(free []*TxFrame) (filled, taken int, err error) {
 	return filled, filled, nil
 }
 
-// Reload implements TxQueue: the Engine's memory does not move.
+// Reload implements TxQueue: frames are copies in the Engine's memory, which does not move.
 func (r *roce) Reload(*TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements TxQueue.
@@ -279,7 +279,7 @@ func (p *Port) LosePageAnswers(n int) error {
 	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
 }
 
-// KeepStalePages makes the NIC acknowledge invalidations but go on using the pages, as a broken one would.
+// KeepStalePages makes the NIC acknowledge invalidations but go on using pages in the GPU, as a broken one would.
 func (p *Port) KeepStalePages(on bool) error {
 	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

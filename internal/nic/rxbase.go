@@ -38,7 +38,7 @@ const (
 	turnBuffers = 32  // buffers for one turn
 	mostLead    = 128 // frames that a port may be ahead of a port with a turn
 	mostLag     = 256 // most credit in frames when a port waits again
-	keepTurns   = 64  // calls of WakeNext until a port without waiters is forgotten
+	keepTurns   = 64  // calls of WakeNext, since a port last began to wait, until it is forgotten if idle
 )
 
 type portTurns struct {
@@ -48,7 +48,7 @@ type portTurns struct {
 	before  int        // took at the start of the turn
 	vain    wire.Waker // the waker whose turn sent nothing
 	took    int        // frames taken, plus a start value from served
-	posts   uint64     // RxBase.posts when the port last began to wait
+	posts   uint64     // RxBase.posts when the port last began to wait, or Admit added it
 }
 
 type waiter struct {
@@ -56,8 +56,8 @@ type waiter struct {
 	posts uint64 // RxBase.posts when it last looked for buffers
 }
 
-// PortWaker is a wire.Waker of a port with several queues. Once woken, it must be disarmed as soon as its sender
-// has no more frames to send now.
+// PortWaker is a wire.Waker of a port, which may have several. Once woken, it must be disarmed as soon as its
+// sender has no more frames to send now.
 type PortWaker interface {
 	wire.Waker
 	// PortSerial is the wire.Link.Serial of the port; 0: no port. It must not change while the waker waits or has a
@@ -68,8 +68,8 @@ type PortWaker interface {
 // RxModel is the device model's part of an RxBase.
 type RxModel interface {
 	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext then. It
-	// returns false if there are already more buffers than the last frame found, or if the queue does not run. It
-	// is called under the lock.
+	// returns false if there are already more buffers than the last refused frame found, or if the queue does not
+	// run. It is called under the lock.
 	AwaitBuffers() bool
 	// Buffers is the approximate number of buffers. It is called under the lock.
 	Buffers() int
@@ -356,8 +356,8 @@ func (b *RxBase) wakeOthers() {
 // Err returns the error that stopped the queue.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue and wakes all waiters. It returns false if the queue has stopped already. It is called
-// under the lock.
+// Fail stops the queue, and makes Unlock wake all waiters. It returns false if the queue has stopped already. It
+// is called under the lock.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false

@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC (package sabotage). Nil or zero fields change nothing.
+// Sabotage is a deliberate fault of a NIC (package sabotage). Faults that are nil or zero change nothing.
 type Sabotage struct {
 	Name  string
 	Every uint32 // one hit in Every occasions; 0: in each

@@ -34,8 +34,7 @@ type TxQueue interface {
 	// Abandon disposes of a held frame when the queue stops; the newest comes first. It returns true if the frame
 	// is back in the ring; otherwise the Sender drops the frame.
 	Abandon(f *TxFrame) (kept bool)
-	// Publish makes frames returned by Done visible to the driver, and reports whether to interrupt
-	// it.
+	// Publish makes returned frames visible to the driver, and reports whether to interrupt it.
 	Publish() (call bool)
 	// Call interrupts the driver.
 	Call()
@@ -67,7 +66,7 @@ type SenderOptions struct {
 	Space    *dma.Space    // address space of ring and frames; nil: this process
 	Batch    int           // most frames in flight, held ones included
 	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	Spin     bool          // the worker locks its thread, and polls for a moment before it sleeps
+	Spin     bool          // the worker locks its thread, and may poll for a moment before it sleeps
 	Drain    bool          // Stop sends the frames in the ring to receivers that take them at once
 	Pollers  *Pollers      // threads that serve the Sender; nil: a goroutine of its own
 }
@@ -82,7 +81,7 @@ type Sender struct {
 	out   Outlet
 	o     SenderOptions
 	sleep *Sleeper
-	port  *Port // nil: the queue is not a Transmitter's
+	port  *Port // nil: the Outlet is not a Transmitter
 
 	stopping atomic.Bool
 	done     chan struct{} // the worker closes it; nil: no worker
@@ -102,9 +101,9 @@ type Sender struct {
 	clock      func() time.Time
 	receivers  receivers
 	kicked     bool  // the worker may read the ring: the first kick has come, or is not required
-	started    bool  // the worker has disabled kicks
+	started    bool  // the worker has called DisableKick since Start
 	asked      bool  // prepare has enabled kicks
-	looks      int   // of a poller for the first kick
+	looks      int   // turns of a poller before the first kick
 	moved      int   // costOf of the frames done since a poller's last look
 	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
@@ -112,10 +111,10 @@ type Sender struct {
 
 // SenderStats are counters about busy receivers.
 type SenderStats struct {
-	Waits   uint64 // sleeps for a busy receiver
-	GaveUp  uint64 // dropped after waiting, or when the queue stopped
+	Waits   uint64 // attempts to sleep for a busy receiver
+	GaveUp  uint64 // frames dropped for a busy receiver, or when the queue stopped
 	Slow    uint64 // part of GaveUp: dropped for a slow receiver
-	PutBack uint64 // went back to the driver when the queue stopped
+	PutBack uint64 // frames put back into the ring when the queue stopped
 }
 
 // NewSender makes a stopped Sender of a queue. Close frees it.
@@ -331,8 +330,7 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle returns finished frames to the driver, and holds frames whose receiver was busy. s.frames[:old] were
-// held before.
+// settle returns finished frames to the driver, and holds or drops Busy ones. s.frames[:old] were held before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
 	busy := s.receivers.count(all, old, s.clock)

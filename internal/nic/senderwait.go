@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Wait waits until there is work or timeLeft is over. With SenderOptions.Spin it may poll the ring for a moment
-// before it sleeps, if no frame is held.
+// Wait waits until there may be work or timeLeft is over. With SenderOptions.Spin it may poll the ring for a
+// moment before it sleeps, if no frame is held.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -24,8 +24,8 @@ func (s *Sender) Wait() error {
 }
 
 // prepare asks receivers and the driver to wake the Sender. false: there is work already. The caller has to call
-// resume in both cases. Receivers stay armed until the end of the Sender's next step, because the port's turn
-// (RxBase) lasts that long.
+// resume in both cases. Receivers stay armed until the end of the Sender's next round, because the port's turn
+// (RxBase) lasts that long, or until the next prepare.
 func (s *Sender) prepare() bool {
 	s.disarm() // a poller may have called prepare since the last step
 	s.trim()
@@ -65,7 +65,7 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake the Sender. false: one of them has buffers already.
+// arm makes the receivers of held frames wake the Sender. false: one of them has buffers already, or has stopped.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
@@ -141,5 +141,6 @@ func (s *Sender) heldLeft() time.Duration {
 // spinTime bounds a worker's polling before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the running workers with a locked thread. If they are as many as the cores, none of them polls.
+// workers counts the running workers with a locked thread. A worker does not poll if they are as many as its cores,
+// or more.
 var workers atomic.Int32

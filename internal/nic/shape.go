@@ -9,10 +9,10 @@ import (
 // Shape limits a port's rate by the routes over links and memories that its packets take.
 type Shape struct {
 	Tx, Rx           Routes
-	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by a GPU's engines
+	ToHost, FromHost [dma.MaxGPUs]CopyRoutes // for copies by the port's gpumem.Engine, by GPU
 }
 
-// CopyRoutes are the routes between a GPU and host memory.
+// CopyRoutes are the routes of copies between a GPU and host memory, in one direction.
 type CopyRoutes struct {
 	Host  *shape.Route
 	Nodes [dma.MaxNodes]*shape.Route // nil: as Host
@@ -25,8 +25,8 @@ func (r *CopyRoutes) route(node int) *shape.Route {
 	return r.Host
 }
 
-// Routes are the routes of one direction. A packet with payload in several memories takes the route
-// of the first GPU.
+// Routes are the routes of one direction. A packet with payload in several memories takes the route of the first
+// GPU, or without one of the first NUMA node.
 type Routes struct {
 	Host    *shape.Route               // payload in host memory, or none
 	Nodes   [dma.MaxNodes]*shape.Route // nil: as Host
@@ -69,7 +69,7 @@ type gate struct {
 	turn  uint32
 }
 
-// turn is how many bytes of a queue may wait with a reservation.
+// turn is how many bytes of a batch may wait with a reservation.
 const turn = MaxFrame
 
 // passes reports whether a packet may pass now; otherwise it makes it Busy. start is when its reserved links are
@@ -81,7 +81,7 @@ func (g *gate) passes(p *wire.Packet, start *int64, r *shape.Route, u shape.Use,
 	if *start == 0 {
 		if g.until != 0 && (alone || g.turn+p.Len() > turn) {
 			p.Verdict = wire.Verdict{Kind: wire.Busy, Until: g.until}
-			g.turn = turn // packets behind it wait too
+			g.turn = turn // no shorter packet behind it may get a reservation
 			return false
 		}
 		*start = max(r.Take(g.now, u), 1)

@@ -15,7 +15,7 @@ var signal = [8]byte{1}
 // It is not an os.File, whose writes depend on O_NONBLOCK, a flag of the open file, which the peer shares.
 type sharedFD struct {
 	fd     int
-	users  atomic.Int32 // goroutines inside do, and the owner; 0: closed
+	users  atomic.Int32 // goroutines between enter and leave, and the owner; 0: closed
 	closed atomic.Bool
 }
 

@@ -217,7 +217,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 const defaultTableLen = 128
 
 // defaultRSS is the table that applies until a driver sets RSS: it spreads flows over the receive queues in use.
-// But a driver that sends commands binds queues, so for it the table has only queue 0, unless QueueSplits is
+// But a driver that has asked for Info binds queues, so for it the table has only queue 0, unless QueueSplits is
 // set. The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Transmitter is the port's part of one transmit queue. It belongs to one goroutine, started by dma.Go, which is
-// inside the epoch during Send.
+// Transmitter is the port's part of one transmit queue. It belongs to one goroutine at a time, started by dma.Go,
+// which is inside the epoch during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
@@ -24,10 +24,10 @@ type Transmitter struct {
 	traffic   Traffic
 	flows     *flows.Shard // nil: no account of flows
 
-	bounce []dma.Segment // memory for the GPU payload of one batch
+	bounce []dma.Segment // memory for the payloads of one batch that toHost copies
 	marks  []mark
-	run    []*wire.Packet // without control frames
-	host   []dma.Segment  // segments of bounce that replace GPU payload
+	run    []*wire.Packet // for the switch: without control frames, and packets that wait for a link
+	host   []dma.Segment  // segments of bounce that replace payloads
 	ctl    []byte         // a complete control frame
 	answer []byte
 	reply  wire.Packet
@@ -117,8 +117,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost copies a packet's GPU payload to slot used of bounce, for a NIC that cannot read the GPU's memory. It
-// returns the next free slot.
+// toHost copies a packet's payload to slot used of bounce, for a NIC that cannot reach GPU memory in it peer to
+// peer. It returns the next free slot.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -203,7 +203,7 @@ func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }
 
-// command carries out a control frame, and puts the answer into receive queue 0.
+// command carries out a control frame, and passes the answer, if any, to putOwn.
 func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {

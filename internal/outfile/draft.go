@@ -14,7 +14,7 @@ import (
 // Draft is a file that gets its name when it is complete.
 type Draft struct {
 	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
-	Name string // absolute; the target if NewDraft got a link
+	Name string // NewDraft makes it absolute; of a link, it is the target
 
 	// Rename gives the draft its name, and Remove removes Temp. A process that may not do that can replace these
 	// functions.

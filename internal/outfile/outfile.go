@@ -1,8 +1,8 @@
-// Package outfile makes the files that a command writes while it runs: captures, consoles.
+// Package outfile makes files that a command writes while it runs, such as captures and consoles.
 //
 // Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
-// read. A symbolic link at the end of a name is followed only if our user or root owns it: nobody else chooses
-// which file is emptied.
+// read. A symbolic link at the end of a name is followed only if our user or root owns it: no other user's link
+// chooses which file is emptied.
 package outfile
 
 import (
@@ -20,7 +20,7 @@ import (
 // ErrInUse means that another process writes to the file.
 var ErrInUse = errors.New("in use: another process writes to it")
 
-// ErrLink means that the file is a symbolic link of another user.
+// ErrLink means that the file is a symbolic link of a user other than ours and root.
 var ErrLink = errors.New("a symbolic link that another user has made")
 
 const mode = 0o600
@@ -46,7 +46,7 @@ func Create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file, or the target of links of ours.
+// open opens a file, or the target of links of our user and root.
 func open(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | unix.O_NONBLOCK
 	for range 40 { // as Linux does (path_resolution(7))

@@ -71,8 +71,9 @@ func (c *Child) Ends(d time.Duration) bool {
 // SignalBy makes End call send to signal the child. Call it before End.
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
-// End sends the child SIGTERM, and SIGKILL if it has not ended after grace. Without SignalBy, SIGKILL goes to
-// the process group that the child leads, if any.
+// End sends the child SIGTERM, and SIGKILL if that fails or the child has not ended after grace. It waits for the
+// child, unless SIGKILL fails, too. Without SignalBy, SIGKILL goes to the process group that the child leads, if
+// any.
 func (c *Child) End(grace time.Duration) {
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
@@ -85,7 +86,7 @@ func (c *Child) End(grace time.Duration) {
 // signal sends a signal to the child; SIGKILL goes to the group that it leads.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
-		_ = syscall.Kill(-c.PID(), sig) // before the wait for the child, no other group has this id
+		_ = syscall.Kill(-c.PID(), sig) // until the child has been waited for, no other group has this id
 		return nil
 	}
 	return c.cmd.Process.Signal(sig) // by pidfd if possible

@@ -38,7 +38,7 @@ type PageStats struct {
 	Answered uint64 // with pages
 	Refused  uint64 // with an errno
 	Late     uint64 // answers that the NIC no longer needed
-	Failed   uint64 // that did not reach the NIC
+	Failed   uint64 // that did not reach the NIC, or that it refused
 	Listed   uint64 // of Requests: found by a list, not by a notify
 	Put      uint64 // left to the NIC's next repeat or list: the queue was full
 }

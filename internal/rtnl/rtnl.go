@@ -1,6 +1,6 @@
 // Package rtnl changes and watches network interfaces, with addresses and routes of net/netip (rtnetlink(7)).
 //
-// Each call opens sockets in the network namespace of its thread. Errors of the kernel wrap syscall.Errno.
+// Calls open sockets in the network namespace of their thread. Errors of the kernel wrap syscall.Errno.
 package rtnl
 
 import (

@@ -27,7 +27,7 @@ type FDs struct {
 	n  int
 }
 
-// Len returns how many descriptors came, the taken ones included.
+// Len returns how many descriptors were collected, the taken ones included.
 func (d *FDs) Len() int { return d.n }
 
 // At returns descriptor i, which d still owns; -1 if it was taken.

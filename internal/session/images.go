@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Images fetches QEMU and the kernel, and builds the initramfs, for guests with NICs of these models: with the
-// kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the result.
+// Images finds or fetches QEMU and a kernel, and builds the initramfs, for guests with NICs of these models: with
+// the kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the result.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)

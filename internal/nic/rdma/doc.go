@@ -8,19 +8,19 @@
 //
 // # Loss
 //
-// The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout; the sender then
-// sends this packet and all packets after it again (go-back-N, 9.7.2). A queue pair sends no request while
-// Window packets have no answer; the packets of a READ's answer count as such packets.
+// The receiver requests a missing packet by a NAK, or the sender finds the loss by a timeout or a later answer;
+// the sender then sends this packet and all packets after it again (go-back-N, 9.7.2). A queue pair sends no
+// request while Window packets have no answer; the packets of a READ's answer count as such packets.
 //
 // # Memory regions
 //
 // For each packet that moves payload, the Engine checks the protection domain, range and access of its key; at
-// the first packet of a WRITE it checks the range of the whole message. A new request that fails this check
-// writes nothing, and puts its queue pairs into the error state. 22 bits of a key are random, so that a peer
-// cannot guess other keys.
+// the first packet of a WRITE it checks the range of the whole message. A new packet of a request that fails this
+// check writes nothing, and puts both queue pairs into the error state. 22 bits of a key are random, so that a
+// peer cannot guess other keys.
 //
 // # Bounds
 //
-// A posted work request reserves its slot in the completion queue, so that never overflows. A packet causes no
-// allocation, except one that waits for a page (parkedBytes).
+// A posted work request reserves its slot in the completion queue, so the queue never overflows. In the steady
+// state a packet causes no allocation, except one that waits for a page (parkedBytes).
 package rdma

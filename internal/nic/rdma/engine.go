@@ -28,7 +28,7 @@ const (
 	MaxWRs    = 1024    // work requests in a queue of a queue pair
 	MaxPlaces = 1 << 17 // slots for work requests and completions
 	MaxReads  = 16      // of a queue pair in progress, for each direction
-	MaxLength = 1 << 30 // bytes of a message
+	MaxLength = 1 << 30 // bytes of a work request of PostSend
 	Window    = 128     // packets without an answer at which no more requests are sent
 	readPiece = Window / 4
 	burst     = 16 // packets of a queue pair in one turn
@@ -61,7 +61,7 @@ type Config struct {
 type Engine struct {
 	c      Config
 	start  time.Time
-	users  epoch.Epoch // users of objects which commands may delete
+	users  epoch.Epoch // users of objects that commands may delete
 	active atomic.Int32
 
 	mu     sync.Mutex // held by commands that make or delete objects
@@ -126,7 +126,7 @@ func (e *Engine) random() uint32 {
 // Active reports whether there are queue pairs.
 func (e *Engine) Active() bool { return e.active.Load() > 0 }
 
-// Reset deletes the objects made by commands. When it returns, no goroutine uses memory for them.
+// Reset deletes the objects made by commands. When it returns, no goroutine uses their memory.
 func (e *Engine) Reset() {
 	var paged []*paged
 	e.mu.Lock()

@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes the mailboxes; the regions must be deleted.
+// reset closes the mailboxes. The caller has deleted the regions.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -257,5 +257,6 @@ func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
 // KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them out, as a
-// broken NIC does. Pages in RAM are excepted: any process may own such a page afterwards.
+// broken NIC does, unless they end the region. Pages in RAM are excepted: any process may own such a page
+// afterwards.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Port is RoCEv2's UDP port (annex A17, A17.9.2).
+// Port is RoCEv2's UDP port (annex A17, A17.3.2.2).
 const Port = 4791
 
 // Operation codes of reliable connections (table 38).
@@ -154,7 +154,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// parse reads a header from the start of b; false: incomplete or not supported.
+// parse reads a header from the start of b; false: it is incomplete, or its operation code, version or partition
+// key is unknown.
 func (h *header) parse(b []byte) bool {
 	if len(b) < bthLen || b[0] >= allOps || !shapes[b[0]].known {
 		return false
@@ -234,7 +235,7 @@ func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 
 var zeros [4]byte
 
-// crcOf continues a CRC over bytes in a guest's memory.
+// crcOf continues a CRC over the bytes of segments.
 type crcOf struct {
 	sum uint32
 	add func([]byte) error // made once: a closure for each packet would be garbage

@@ -201,7 +201,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	return dst, found
 }
 
-// there is places without segments and counts.
+// there is places without segments and counts of bytes.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()

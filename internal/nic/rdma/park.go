@@ -133,7 +133,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged calls f with the counters of the packet's region, if that is on demand.
+// countPaged calls f with the counters of a WRITE packet's region, if that is on demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

@@ -209,7 +209,7 @@ func (q *qp) makeFrame() {
 	}
 	b = append(b, p.Local.AsSlice()...)
 	b = append(b, p.Remote.AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP (A17.9.2)
+	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP (A17.3.2.1)
 	b = binary.BigEndian.AppendUint16(b, Port)
 	b = append(b, 0, 0, 0, 0)
 	q.frame = b

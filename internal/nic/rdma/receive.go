@@ -11,7 +11,7 @@ import (
 
 // Receive processes a frame for the port to RoCEv2's UDP port, and reports whether it was a valid packet of a
 // queue pair. It is called inside the epochs of both ports' address spaces, and never waits. gpu is 1 + the GPU
-// that got the payload; 0: none. bounced: the payload went through host memory.
+// that got the payload's first byte; 0: none. bounced: the payload went through host memory.
 func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
 	token := e.users.Enter()
 	defer e.users.Leave(token)

@@ -108,7 +108,7 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 }
 
 // resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will soon be needed. It is called
-// inside the epoch.
+// inside the epochs of the Engine's users and of the Space.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {

@@ -21,11 +21,11 @@ type requester struct {
 	reads       int    // READ pieces without a complete answer
 	retries     uint8  // retries left after timeouts
 	rnrs        uint8  // retries left after RNR NAKs
-	recovering  bool   // no answer has come since goBack
+	recovering  bool   // una has not moved since goBack
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // an answer to a READ was dropped: a page is missing
 	rnrUntil    int64  // when to send again after an RNR NAK; 0: no delay
-	answerUntil int64  // timeout of the oldest answer; 0: none is missing
+	answerUntil int64  // timeout of the oldest answer; 0: not set
 }
 
 type wqe struct {
@@ -180,7 +180,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // the same pieces at each try: the peer remembers them
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // a piece ends at the same packet at each try: see again
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
 	if got := q.probe(w, off, size); got != found {

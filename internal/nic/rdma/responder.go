@@ -11,7 +11,7 @@ import (
 type responder struct {
 	psn     uint32 // number of the expected packet
 	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // a NAK for psn is queued
+	refused bool   // a NAK for psn is queued, or was sent
 
 	// Of a message that has begun and not ended.
 	inWrite, inSend bool
@@ -93,7 +93,7 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse queues a NAK for the expected packet. A NAK for an invalid request ends the queue pair, but earlier
+// refuse queues a NAK for the expected packet. A NAK other than of sequence or RNR ends the queue pair, but earlier
 // READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
@@ -157,7 +157,7 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead bounds the bytes of a request (9.7.4.1.5): at the smallest MTU its packets take half of all packet
+// maxRead bounds the bytes of a request (9.7.4.1.6): at the smallest MTU its packets take half of all packet
 // numbers.
 const maxRead = 2 * MaxLength
 
@@ -268,7 +268,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
-	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.5)
+	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.6)
 		return true
 	case s.send && s.last && !s.first:
 		return n == 0

@@ -59,7 +59,7 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's memory; ahead bytes of the last piece will soon be needed.
+// find finds the payload's memory; ahead bytes from the start of each piece may soon be needed.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
@@ -121,8 +121,8 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	f.p.Prepare()
 }
 
-// Next makes the next frame in p and slot number index; false: there is none. It is called inside the epoch. The
-// frame is valid until the next call for the same slot.
+// Next makes the next frame in p and slot number index; false: there is none now. It is called inside the
+// Space's epoch. The frame is valid until the next call for the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)

@@ -43,7 +43,7 @@ const (
 
 func (o Outcome) String() string { return [...]string{"passes", "fails", "-", "crawls"}[o] }
 
-// faults are in the order of tables: the faults of one class stand together.
+// faults are in the order of Table: the faults of one class stand together.
 var faults = []Fault{
 	{
 		Name: "payload-place", Class: "payload place", Every: 1,

@@ -25,7 +25,7 @@ type receive struct {
 type damage struct {
 	fits   func(f *nic.Frame) bool          // whether the fault can hit a frame
 	before func(f *nic.Frame)               // its packet is a shallow copy
-	after  func(m *nic.Mover, f *nic.Frame) // in the guest's memory
+	after  func(m *nic.Mover, f *nic.Frame) // in the guest's memory, or in the counts
 }
 
 func onReceive(w damage) func(*nic.Sabotage) {
@@ -60,7 +60,7 @@ func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
-// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. A fault of other frames
+// hasPayload reports whether a frame has more than fcsLen bytes of TCP or UDP payload. A fault of all frames
 // would make ARP fail.
 func hasPayload(f *nic.Frame) bool {
 	c := f.Meta.Headers.Class
@@ -79,7 +79,7 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether only the frame's headers go to the header buffer.
+// splits reports whether only the frame's headers go to the header buffer, and splitLate may hit the frame.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
@@ -141,11 +141,11 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped writes to the buffer of its last frame after its stop.
+// stopped writes to the buffer of its last payload after its stop.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
-	last       []dma.Segment // the last frame's payload
+	last       []dma.Segment // first byte of the last payload
 	generation uint64        // of the space for which last is valid
 }
 

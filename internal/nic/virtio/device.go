@@ -143,7 +143,7 @@ func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 // Unaccepted returns the result of vhostuser.Backend.Unaccepted.
 func (d *Device) Unaccepted() string { return d.backend.Unaccepted() }
 
-// Close detaches the device and frees it. Serve must have returned.
+// Close ends the queues, detaches the port from its switch, and frees the device. Serve must have returned.
 func (d *Device) Close() {
 	for _, q := range d.tx {
 		q.shut()
@@ -244,7 +244,8 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device: addresses of buffers are translated for each frame.
+// MemoryChanged implements vhostuser.Device: addresses of buffers are translated for each frame, and rings are
+// pinned.
 func (d *Device) MemoryChanged() error { return nil }
 
 // Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect with the same

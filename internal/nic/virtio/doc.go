@@ -14,11 +14,12 @@
 // for each queue.
 //
 // The cost of a driver's ring for others is bounded for each chain (package virtq) and for each frame. A frame
-// takes as many chains as it needs, until these have 4096 segments and empty buffers, where a chain counts for
-// at least 4: at most 1025 chains (BenchmarkRefused and BenchmarkManyChains measure the cost). If the chains are
+// takes as many chains as it needs, until these have more than 4096 segments and empty buffers, where a chain counts
+// for at least 4: at most 1025 chains (BenchmarkRefused and BenchmarkManyChains measure the cost). If the chains are
 // not enough, the device walks them once: it refuses a frame that needs more room than they have without another
 // walk, until there may be other chains. If the chains that a frame may take are too small for it, the device
-// returns them unused (with MRG_RXBUF; without it the single chain stays).
+// returns them unused (with MRG_RXBUF; without it the single chain stays, and so do the chains of a descriptor
+// table without room for another one).
 //
 // The device returns a chain whose memory it cannot reach (virtq.Chain.Fault): a frame to send is lost; a frame
 // to receive is lost, and the device returns all its chains unused.

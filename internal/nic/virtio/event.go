@@ -68,8 +68,8 @@ func (v *vring) unreached(err error) {
 	}
 }
 
-// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it. After a dropped interrupt
-// the next one comes whatever the driver's event index is (owed): the ring has passed that index.
+// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it, or one was dropped (owed),
+// as the ring may have passed the driver's event index then.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false

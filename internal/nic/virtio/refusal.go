@@ -19,8 +19,8 @@ func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
 	return &q.refused[0]
 }
 
-// remember records the refusal of a frame after a walk over n chains, which must be rewound; all: they were all
-// available chains.
+// remember records the refusal of a frame after a walk over n chains, which the caller has rewound; all: they
+// were all available chains.
 func (q *rxQueue) remember(f *nic.Frame, n int, all bool, res nic.Result) {
 	q.remembers = true
 	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, all, q.room}

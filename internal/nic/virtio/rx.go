@@ -212,7 +212,7 @@ func (q *rxQueue) kicked() {
 }
 
 // putWhole writes virtio_net_hdr and a frame contiguously (virtio 1.3, 5.1.6.4). It returns how many chains it
-// peeked, and has committed them if it returns PutTaken.
+// peeked, without a faulty one, and has committed them if it returns PutTaken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := q.roomFor(f)
 	for room, pieces := uint32(0), 0; room < need; n++ {

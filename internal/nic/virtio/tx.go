@@ -24,7 +24,7 @@ type txQueue struct {
 
 	peeked    [txBatch]virtq.Chain
 	slots     [txBatch]txSlot
-	completed bool // Done has completed frames since the last Publish
+	completed bool // Done or DoneLate has completed frames since the last Publish
 }
 
 var (
@@ -178,8 +178,8 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue. It assumes that unread frames have as many descriptors as the frames that
-// used the slots last.
+// Backlog implements nic.TxQueue. Without indirect descriptors, it assumes that unread frames have as many
+// descriptors as the frames that used the slots last.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1

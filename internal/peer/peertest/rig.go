@@ -246,7 +246,7 @@ func (c *Served) HangUp() error {
 	return c.Wait()
 }
 
-// Wait returns the error of serve.
+// Wait waits for the end of serve and returns its error. It may be called once.
 func (c *Served) Wait() error {
 	c.waited = true
 	err := <-c.result

@@ -12,7 +12,7 @@ import (
 )
 
 // savings writes how the load of links and memory changes if payload goes between NICs and GPUs without a copy,
-// by the model of package lab.
+// by the model of package pcie.
 func (v *view) savings(b *strings.Builder) {
 	var list []lab.Pairs
 	for _, n := range v.nics {

@@ -18,7 +18,7 @@ type view struct {
 	nics, gpus []string           // endpoints in the tree
 	about      map[string]string  // by node
 	off        bool               // peer-to-peer is off
-	linux      []lab.Pairs        // that a guest's kernel judges differently
+	linux      []lab.Pairs        // that a guest's kernel refuses or judges differently
 	apart      map[[2]string]bool // NIC and GPU that the NIC may not address
 }
 

@@ -7,6 +7,6 @@
 // A Server sends a page one state a second as server-sent events. A report is below 2 MB: if the samples do not
 // fit, it has fewer of them.
 //
-// The content security policy allows the page's own scripts and styles, by their hashes, and requests to its
-// server. Names from guests and lab files are text, never HTML.
+// The content security policy allows the page's own scripts and styles, by their hashes, images in data URLs, and
+// requests to its server. Names from guests and lab files are text, never HTML.
 package page

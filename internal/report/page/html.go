@@ -22,7 +22,7 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// What these match is left out of scripts.
+// Left out of scripts: lines of imports, the word export, and of the vendors' scripts the names of source maps.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)

@@ -86,7 +86,8 @@ func (r *Recorder) Close() {
 	r.look(true)
 }
 
-// look reads the counters if a state or a sample is due, or if last is true.
+// look reads the counters if a state is due, or a sample while a page is open, but not before resume. With last
+// it always reads them.
 func (r *Recorder) look(last bool) {
 	begin := r.clock()
 	r.mu.Lock()

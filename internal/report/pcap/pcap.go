@@ -19,7 +19,7 @@ import (
 // Options are the flags. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
-	Payload int    // bytes of each packet in the file, at most
+	Payload int    // bytes of each packet's payload in the file, at most
 	Ends    bool   // a frame between two ports is there twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }

@@ -40,7 +40,7 @@ func (l *layout) pointAt(x, y float64) point {
 	return point{bounded(x), bounded(l.height - y)}
 }
 
-// text draws a line of text whose middle is at height y.
+// text draws a line of text whose middle is at height y, or at x if it runs upwards.
 func (l *layout) text(s style, x, y float64, t string) {
 	if t = clean(t); t == "" {
 		return

@@ -13,7 +13,7 @@ import (
 // svg is a canvas that writes elements of SVG 1.1. The viewer chooses the font and places a text.
 type svg struct{ elements bytes.Buffer }
 
-// newSVG begins a file. Texts were measured with the first font; the others are as wide.
+// newSVG begins a file. Texts are measured with the first font; Arial and Helvetica are as wide.
 func newSVG(width, height float64) *svg {
 	s := new(svg)
 	w, h := decimal(width), decimal(height)
@@ -82,7 +82,7 @@ func (s *svg) encode(w io.Writer) error {
 	return err
 }
 
-// escape replaces the characters that XML 1.0 allows only as references (2.4).
+// escape replaces the characters for which XML 1.0 has predefined entities (4.6).
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&apos;")
 
 // decimal writes a number with at most two decimals.

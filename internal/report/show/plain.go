@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Texts from elsewhere may have control codes for the terminal. These functions remove them by agent.Plain.
+// Texts from elsewhere may have control codes for the terminal. These functions remove them by agent.Plain, or
+// escape them in JSON.
 
 // Text prints the text that f writes, without control codes.
 func Text(w io.Writer, f func(io.Writer) error) error {

@@ -36,8 +36,8 @@ func candidates() (dirs []string) {
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
-// openDir opens a directory of sockets; create: and makes it if it does not exist. Only this user may own or
-// access it.
+// openDir opens a directory of sockets; create: and makes it if it does not exist. It must be this user's, and
+// its mode must give others no access.
 func openDir(path string, create bool) (*os.File, error) {
 	if create {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {

@@ -27,7 +27,7 @@ type Flow struct {
 	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
 	From  string     `json:"from"`  // address and port; without a port if none is known; "": not IP
 	To    string     `json:"to"`
-	TX    []FlowSide `json:"tx,omitempty"` // of the NIC that sent it
+	TX    []FlowSide `json:"tx,omitempty"` // of the NICs that sent it
 	RX    []FlowSide `json:"rx,omitempty"` // of the NICs that received it
 	State string     `json:"state,omitempty"`
 }
@@ -37,7 +37,7 @@ type FlowSide struct {
 	Port     string            `json:"port"`
 	Queues   []int             `json:"queues"`          // busiest first
 	Rule     uint32            `json:"rule,omitempty"`  // on receive: the rule that matched last
-	Bound    []int             `json:"bound,omitempty"` // on receive: the port's queues with GPU memory
+	Bound    []int             `json:"bound,omitempty"` // on receive: the port's queues that have had GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
 	Header   uint64            `json:"header_bytes"`
@@ -132,7 +132,7 @@ func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
-	bound []int // with GPU memory
+	bound []int // queues that have had GPU memory
 }
 
 // accounts merges the flows that several ports have counted.

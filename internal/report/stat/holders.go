@@ -74,7 +74,8 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held sets FlowSide.Held at each port that has received payload in device memory and whose guest has answered.
+// held sets FlowSide.Held of a TCP flow at each port that has received payload in device memory and whose guest
+// has answered.
 func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]

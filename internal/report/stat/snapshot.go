@@ -1,7 +1,7 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server's socket is named after the process, in a directory that only this user can access. A client sends
-// one request, and the server answers (package jsonlines) and closes the connection.
+// A Server's socket is named after the process, in a private directory of this user. A client sends one request,
+// and the server answers (package jsonlines) and closes the connection.
 package stat
 
 import (
@@ -70,7 +70,7 @@ type PortCounters struct {
 	MAC         string             `json:"mac,omitempty"`
 	Link        LinkCounters       `json:"link"`
 	Unsplit     uint64             `json:"unsplit"`          // frames for split queues that could not be split
-	LostReplies uint64             `json:"lost_replies"`     // answers that the control channel lost
+	LostReplies uint64             `json:"lost_replies"`     // answers and notices that the control channel lost
 	Coalesced   Coalesced          `json:"coalesced"`        // of all receive queues
 	Faults      *nic.FaultCounters `json:"faults,omitempty"` // nil: no fault has been counted
 	Rules       int                `json:"rules"`
@@ -97,11 +97,12 @@ type LinkCounters struct {
 type Gateway struct {
 	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
 	Refused uint64 `json:"refused"`
-	// Evicted counts what the gateway ended to make room for a guest that had fewer.
+	// Evicted counts flows, questions and datagrams that the gateway ended to make room for others.
 	Evicted uint64 `json:"evicted"`
-	// Unreached counts flows whose other end did not answer, and connections that a guest did not confirm.
+	// Unreached counts connections, flows and datagrams whose other end the gateway could not reach, and connections
+	// that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
-	// LostDatagrams counts datagrams for which a socket of the host, or a guest, had no room.
+	// LostDatagrams counts datagrams lost for lack of room, or because their guest did not resolve.
 	LostDatagrams uint64 `json:"lost_datagrams"`
 	// Denied counts flows and DNS questions that the gateway's policy refuses, by gateway.Rule.
 	Denied map[string]uint64 `json:"denied"`

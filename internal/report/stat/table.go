@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Table writes a table of counters: rates per second between before and now, or, if before is nil, the values
-// since the process began.
+// Table writes a table of counters: rates per second between before and now, or, if before is nil or of another
+// process, the values since the process began.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
