@@ -26,7 +26,7 @@ import (
 )
 
 // MemoryODP is memory on demand: a program's memory that is not pinned. A page is in RAM or, if the GPU's
-// driver has moved it, private to a GPU. The NIC requests each page when it needs it.
+// driver has moved it, private to a GPU. The NIC requests pages when it needs them.
 const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU during transfers.
@@ -283,7 +283,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 				}
 			}
 		}
-		select { // without a pause the loop above ends only with ctx
+		select { // not reached without a pause
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
@@ -328,7 +328,7 @@ func compacted() (n uint64) {
 	return n
 }
 
-// Digest is the SHA-256 of the program's memory.
+// Digest is the SHA-256 of memory on demand.
 type Digest struct {
 	SHA256 string `json:"sha256"`
 }
