@@ -44,7 +44,7 @@ type Packet struct {
 }
 
 // Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses from the
-// header, and cuts the padding of a runt.
+// header, and cuts the padding of a short IP packet.
 func (p *Packet) Prepare() {
 	// One statement for each field: one assignment of several values is slower.
 	p.Verdict = Verdict{}
