@@ -56,7 +56,7 @@ type ODPStats struct {
 	Compacted uint64 `json:"compacted"` // pages of any program, within RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
-	Requests uint64 `json:"requests"` // answered page requests
+	Requests uint64 `json:"requests"` // page requests that the server has taken
 	Late     uint64 `json:"late"`     // part of Requests
 	Errno    uint16 `json:"errno"`    // the driver's last one
 	Idle     uint64 `json:"idle_ns"`  // see idleWake

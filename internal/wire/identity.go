@@ -41,8 +41,8 @@ const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
 	// its own.
 	MaxBindings = 64
-	// BindingIdle is how long an address without a lease must be unused before its binding may go, once another
-	// port wants the address or its own port lacks room.
+	// BindingIdle is how long an address that was never leased must be unused before its binding may go, once
+	// another port wants the address or its own port lacks room.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute

@@ -13,7 +13,7 @@ type LinkOptions struct {
 	Down Impairment
 	// Identity lists the source addresses that the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; 0: any number.
+	// Storm is how many frames to group addresses the port may send a second, on average; 0: any number.
 	Storm int
 }
 
