@@ -21,7 +21,7 @@ import (
 type Memory struct {
 	Name   string // for messages
 	GPU    *gpumem.GPU
-	Window []kernelnic.Extent // nil: the guest uses all of the GPU's memory
+	Window []kernelnic.Extent // nil: the guest uses all of the GPU's memory, or has no window yet
 }
 
 // Extents returns where in the GPU's memory the guest's bytes [off, off+n) lie.

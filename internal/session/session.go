@@ -85,7 +85,7 @@ func (o *Common) Tell(format string, args ...any) {
 // World describes the lab and the guests of a Session.
 type World struct {
 	Lab    lab.Description
-	Guests []BootConfig // of the lab's first machines; others are no guests
+	Guests []BootConfig // of the lab's first machines; the other machines are no guests of the Session
 	// Models are the models of the NICs of guests in QEMU; Modules are further kernel modules. With Interfaces,
 	// the images also have Linux's drivers of these models, so that Locate can find a NIC by its MAC address.
 	Models     []string
