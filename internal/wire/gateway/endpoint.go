@@ -10,7 +10,7 @@ import (
 )
 
 // endpoint is netstack's link endpoint. TCP and UDP checksums of delivered frames are verified or known to be
-// good, except those of fragments.
+// good, except in fragments.
 type endpoint struct {
 	ether.Link
 	out *outbox
