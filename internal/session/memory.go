@@ -200,8 +200,8 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 }
 
 // FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how
-// many bytes of a piece at position pos are right before the first wrong one; several goroutines call it at the
-// same time.
+// many bytes of a piece at position pos are right before the first wrong one; several goroutines may call it at
+// the same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

@@ -33,7 +33,7 @@ type Options struct {
 	P2P       P2P
 	Window    uint64   // bytes of its GPU's memory that each guest needs
 	Windows   []uint64 // overrides Window for the first guests
-	Bind      int      // receive queues that a guest binds to GPU memory; 0: 1
+	Bind      int      // number of receive queues that a guest may bind to GPU memory; 0: 1
 
 	Modes    []string                              // transfer.Devmem or transfer.Copy
 	Progress func(mode string, done, total uint64) // with the bytes that a mode has moved; may be nil
