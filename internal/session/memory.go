@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/kernelnic"
 )
 
-// Memory is the part of a GPU's memory that a guest uses: all of it or, if the GPU is a NUMA node, a window:
-// the pages that the guest has allocated. Its methods access this memory from the host. Offsets count from the
-// beginning of the part.
+// Memory is the part of a GPU's memory that a guest uses: all of it or, if the guest's kernel drives the NIC, a
+// window: the memory that the guest has allocated. Its methods access this memory from the host. Offsets count
+// from the beginning of the part.
 type Memory struct {
 	Name   string // for messages
 	GPU    *gpumem.GPU
-	Window []kernelnic.Extent // nil: the guest uses all of the GPU's memory
+	Window []kernelnic.Extent // nil: the guest uses all of the GPU's memory, or has no window yet
 }
 
 // Extents returns where in the GPU's memory the guest's bytes [off, off+n) lie.
@@ -78,7 +78,7 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	})
 }
 
-// withCopier calls f on a goroutine where a fault in mapped memory becomes an error (dma.Go).
+// withCopier calls f on a goroutine where c returns a fault in mapped memory as an error (dma.Go).
 func withCopier(f func(c *dma.Copier) error) error {
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
@@ -86,8 +86,8 @@ func withCopier(f func(c *dma.Copier) error) error {
 	return <-errc
 }
 
-// Each calls f with all bytes of [off, off+n), in pieces of at most 1 MiB, at the same time from several
-// goroutines, until one call fails or ctx ends. pos is the position of a piece in this range.
+// Each calls f with the bytes of [off, off+n), in pieces of at most 1 MiB, possibly from several goroutines at the
+// same time, until one call fails or ctx ends. pos is the position of a piece in this range.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
 	const share = 16 << 20 // bytes
 	var next atomic.Uint64
@@ -129,7 +129,7 @@ func (m *Memory) Write(off uint64, b []byte) error {
 	})
 }
 
-// Content writes to b the bytes of a file or a device from pos on. A nil Content is unknown.
+// Content writes to b the bytes of some data from position pos on. A nil Content is unknown.
 type Content func(b []byte, pos uint64)
 
 // From returns the Content that begins at position base of c.
@@ -200,8 +200,8 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 }
 
 // FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how
-// many bytes of a piece at position pos are right before the first wrong one; several goroutines call it at the
-// same time.
+// many bytes of a piece at position pos are right before the first wrong one; several goroutines may call it at
+// the same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

@@ -19,14 +19,14 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// NodeConfig describes how a guest takes a NIC: starts a driver and a network stack on it.
+// NodeConfig describes how a guest takes a NIC: sets up a driver and a network stack on it.
 type NodeConfig struct {
 	Port   *lab.Port
 	GPU    *gpumem.GPU
 	Family int // 4 or 6
-	Bind   int // receive queues that the guest binds to GPU memory, the last ones
+	Bind   int // number of receive queues, the last ones, that the guest may bind to GPU memory
 	Loss   transfer.Loss
-	Window uint64 // if the GPU is a NUMA node: bytes that the guest allocates from it, in whole huge pages
+	Window uint64 // if the kernel drives the NIC: bytes of GPU memory that the guest allocates, whole huge pages
 	Device string // PCI address or interface name in the guest; "": the guest has no other NIC
 	Number int    // of the transfer.Node, for the guest's agent
 
@@ -34,7 +34,7 @@ type NodeConfig struct {
 	Log      *slog.Logger
 }
 
-// Addr returns the NIC's address, with its prefix, in the guest.
+// Addr returns the NIC's address of the family c.Family, with its prefix.
 func (c *NodeConfig) Addr() netip.Prefix {
 	if c.Family == 6 {
 		return c.Port.Addr6
@@ -53,10 +53,10 @@ func UsedPairs(model string, pairs int) int {
 // Pairs returns how many queue pairs of the NIC the guest uses.
 func (c *NodeConfig) Pairs() int { return UsedPairs(c.Port.Model.Name, c.Port.QueuePairs) }
 
-// HostQueues returns how many of the Pairs carry ordinary traffic: the first ones.
+// HostQueues returns how many of the Pairs, the first ones, are for ordinary traffic only.
 func (c *NodeConfig) HostQueues() int { return c.Pairs() - c.Bind }
 
-// Queues lists the receive queues that the guest binds to GPU memory.
+// Queues lists the receive queues that the guest may bind to GPU memory.
 func (c *NodeConfig) Queues() (list []int) {
 	for q := c.HostQueues(); q < c.Pairs(); q++ {
 		list = append(list, q)
@@ -77,7 +77,7 @@ type Node struct {
 	near *transfer.Node // in this process: the Node in Ops, if Close closes it; else nil
 }
 
-// Take makes the guest start its driver and its network stack on the NIC. first is a Node that has taken the
+// Take makes the guest set up its driver and its network stack on the NIC. first is a Node that has taken the
 // same NIC, or nil; in this process n shares its stack.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
@@ -119,8 +119,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU start its driver and its network stack on a NIC. window is for a GPU that is a
-// NUMA node.
+// setup makes a guest in QEMU set up its driver and its network stack on a NIC. window is nil unless the guest's
+// kernel drives the NIC.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -144,8 +144,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate asks a guest's agent for the names of these NICs: of the interface if Linux drives the NIC
-// (Model.Kernel), else the PCI address.
+// Locate makes a guest's agent bring up these NICs or, unless Model.Kernel, unbind them from Linux's driver. It
+// returns the names of the interfaces, or the PCI addresses of NICs that were unbound.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {

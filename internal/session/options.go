@@ -20,20 +20,20 @@ import (
 type Options struct {
 	Common
 	lab.Impairment
-	lab.NICOptions // for all NICs
+	lab.NICOptions // of the NICs of Servers; without a Lab of all NICs
 
 	Guests    int          // 1 to MaxGuests; with a Lab: only its first ones, 0 for all
-	NIC       []string     // models, by guest; further guests have the last one
-	Lab       *labfile.Lab // nil: each guest has one NIC and one GPU
+	NIC       []string     // models, by guest; further guests have the last one; a Lab decides that itself
+	Lab       *labfile.Lab // nil: each of the Guests has one NIC and one GPU
 	Family    int          // 4 or 6
 	Hotplug   bool         // GPUs can be removed; a Lab decides that itself
 	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab decides that itself
-	Memory    uint64       // of each guest, in bytes
-	GPUMemory uint64       // of each GPU, in bytes
+	Memory    uint64       // RAM of each of the Guests, in bytes; a Lab decides that itself
+	GPUMemory uint64       // of each GPU, in bytes; a Lab decides that itself
 	P2P       P2P
 	Window    uint64   // bytes of its GPU's memory that each guest needs
 	Windows   []uint64 // overrides Window for the first guests
-	Bind      int      // receive queues that a guest binds to GPU memory; 0: 1
+	Bind      int      // number of receive queues that a guest may bind to GPU memory; 0: 1
 
 	Modes    []string                              // transfer.Devmem or transfer.Copy
 	Progress func(mode string, done, total uint64) // with the bytes that a mode has moved; may be nil
@@ -54,10 +54,10 @@ type Server struct {
 
 const serverRAM = 384 << 20
 
-// MaxGuests is the largest number of guests of a command.
+// MaxGuests is the largest Options.Guests without a Lab.
 const MaxGuests = 64
 
-// Defaults returns the options of a command line without flags.
+// Defaults returns Options with default values; commands change some.
 func Defaults() Options {
 	return Options{Guests: 2, NIC: []string{lab.Virtio}, Modes: []string{transfer.Devmem},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
@@ -74,7 +74,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// noPorts means that guests reach no ports of this machine.
+// noPorts is the default of --host-ports: guests reach no ports of this machine.
 const noPorts = "none"
 
 func (o *Options) services() ([]lab.Service, error) {
@@ -108,7 +108,7 @@ func (o *Options) GatewayAddr() netip.Addr {
 	return v4.Addr()
 }
 
-// OnHost reports whether host is this machine.
+// OnHost reports whether host is a loopback address, localhost, or a name that ends with .localhost.
 func OnHost(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
@@ -129,8 +129,7 @@ func (o *Options) Show(mode string, done, total uint64) {
 	}
 }
 
-// LinkLoss returns transfer.LinkLoss if links with this impairment, or of the lab (may be nil), may lose
-// segments, else transfer.NoLoss.
+// LinkLoss returns transfer.LinkLoss if i.Lossy or l.MayLose (l may be nil), else transfer.NoLoss.
 func LinkLoss(i *lab.Impairment, l *labfile.Lab) transfer.Loss {
 	if i.Lossy() || l.MayLose() {
 		return transfer.LinkLoss
@@ -208,7 +207,7 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use.
+// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use in one window.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err

@@ -12,7 +12,7 @@ import (
 // P2P is a flag that selects the guests whose NICs reach GPU memory directly. The zero P2P selects all.
 type P2P struct {
 	given string
-	not   []int // the others' numbers
+	not   []int // the guests of off=1,3
 }
 
 // Type implements pflag.Value.
@@ -42,7 +42,7 @@ func (p *P2P) Set(s string) error {
 	return nil
 }
 
-// Of reports whether guest i's NIC reaches GPU memory.
+// Of reports whether the flag selects guest i.
 func (p *P2P) Of(i int) bool { return p.given != "off" && !slices.Contains(p.not, i) }
 
 func (p *P2P) check(guests int) error {

@@ -58,10 +58,11 @@ type Traffic struct {
 	RX Place `json:"rx"`
 }
 
-// Pool is the size of a guest's page pool, in bytes, at offset 0 of its GPU memory; the data lies behind it.
+// Pool is the size of the page pool of a guest that loads a file or uses a block device, in bytes. It lies at
+// offset 0 of its GPU memory, and the data behind it.
 const Pool = 16 << 20
 
-// Poison is the value of bytes of GPU memory to which no data has been written yet.
+// Poison is the value to which commands set GPU memory before data is written to it.
 const Poison = 0x5a
 
 // Pages rounds n bytes up to whole pages.
@@ -81,7 +82,7 @@ func (s *Set) Head() Head {
 	return Head{1, s.Info, n.Port.Model.Name, n.P2P}
 }
 
-// Moved is the part of a report about the data that a guest and a server exchanged in one mode, all rounds
+// Moved is the part of a report about the data that a guest and a server exchanged in one run, all rounds
 // together.
 type Moved struct {
 	Bytes    uint64  `json:"bytes"`
@@ -94,7 +95,7 @@ type Moved struct {
 	Verified *bool  `json:"verified"`
 	By       string `json:"verified_by,omitempty"` // with what the bytes were compared
 	SHA256   string `json:"sha256,omitempty"`      // of the received data, one digest a round
-	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process
+	// CPU seconds of the guest for each 10^9 bytes; null: the guest shares this process, or moved nothing
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 
 	cpu float64 // so far, in seconds
@@ -174,7 +175,7 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	return f
 }
 
-// Percent formats a share with two significant digits below 1 %, else with one decimal.
+// Percent formats a share as a percentage: from 0.001 % to 1 % with two significant digits, above with one decimal.
 func Percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:

@@ -1,4 +1,4 @@
-// Package session boots the guests of a command, in QEMU or in this process, and makes each guest start a
+// Package session boots the guests of a command, in QEMU or in this process, and makes each guest set up a
 // driver and a network stack on its NICs: the guest takes them. A [Set] is a [Session] that is made from
 // [Options].
 package session
@@ -28,7 +28,7 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Common are the options of every command that starts guests.
+// Common are options that commands with guests share.
 type Common struct {
 	InProc   bool // else in QEMU
 	Accel    qemu.Accel
@@ -38,7 +38,7 @@ type Common struct {
 
 	Stage func(Step)                       // may be nil
 	Note  func(format string, args ...any) // for the user; may be nil
-	Pause string                           // tests: the command waits for ever in this stage
+	Pause string                           // tests: the command waits in this stage until its context ends
 	Alive *limit.Guests                    // what each guest does, for the error of Timeout; may be nil
 
 	Timeout time.Duration // ends the command with a *limit.Error; 0: no limit
@@ -59,11 +59,11 @@ func (o *Common) Check() error {
 
 type Step struct {
 	Stage         string
-	Mode          string // "" before the first transfer
-	Round, Rounds int    // from 1
+	Mode          string // of a transfer, or its kind of memory with RDMA; "" before the first transfer
+	Round, Rounds int    // from 1; 0: none
 }
 
-// Begin begins a stage. It returns an error when the command has been interrupted.
+// Begin begins a stage. It returns the cause if ctx has ended.
 func (o *Common) Begin(ctx context.Context, s Step) error {
 	o.Alive.Stage(s.Stage)
 	if o.Stage != nil {
@@ -82,12 +82,12 @@ func (o *Common) Tell(format string, args ...any) {
 	}
 }
 
-// World is what a Session opens.
+// World describes the lab and the guests of a Session.
 type World struct {
 	Lab    lab.Description
-	Guests []BootConfig // of the lab's first machines; this process drives the NICs of others
+	Guests []BootConfig // of the lab's first machines; the other machines are no guests of the Session
 	// Models are the models of the NICs of guests in QEMU; Modules are further kernel modules. With Interfaces,
-	// guests also load Linux's drivers of their NICs, so that Locate can find each NIC by its MAC address.
+	// the images also have Linux's drivers of these models, so that Locate can find a NIC by its MAC address.
 	Models     []string
 	Modules    []string
 	Interfaces bool
@@ -97,7 +97,7 @@ type World struct {
 	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
 	Storm    uint          // lab.Options.Storm
 	Enough   func() error  // an error if the host's memory does not suffice; nil: no check
-	// Started is called when a guest has booted; ctx ends when another guest fails. It may be nil.
+	// Started is called when a guest in QEMU has booted; ctx ends when another guest fails. It may be nil.
 	Started func(context.Context, *Guest) error
 	During  string // when a guest ended, for a message; "": "in the middle of the run"
 	// Keep makes a file that outlives the run, or returns nil if the user keeps none. It may be nil.
@@ -137,7 +137,7 @@ type Session struct {
 type Guest struct {
 	Name string
 	HW   *lab.Machine
-	QEMU *machine.Guest // nil: in this process, or not booted yet
+	QEMU *machine.Guest // nil: in this process, or not booted
 
 	boot    BootConfig
 	console *os.File // copy of the console's output; nil: none
@@ -236,7 +236,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	}
 	s.Info = Info{Guest: "qemu", QEMU: s.im.QEMU.Version, Kernel: s.im.Kernel.Version, Untested: s.im.Untested}
 	begin := time.Now()
-	mctx, cancel := context.WithCancel(ctx) // QEMUs run until Close, or until a guest fails to boot
+	mctx, cancel := context.WithCancel(ctx) // QEMUs run until ctx ends, a guest fails here, or Close
 	s.stop = cancel
 	eg, ready := errgroup.WithContext(ctx)
 	for _, g := range s.Guests {

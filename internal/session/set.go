@@ -170,7 +170,7 @@ func InModes(flag string, modes []string, f func(i int, mode string) error) erro
 	return nil
 }
 
-// Cost formats guest CPU seconds for each GB for a table; nil: the guest shares this process.
+// Cost formats guest CPU seconds for each GB for a table; nil: unknown.
 func Cost(perGB *float64) string {
 	if perGB == nil {
 		return "-"

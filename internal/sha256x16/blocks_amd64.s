@@ -1,7 +1,8 @@
 #include "textflag.h"
 
-// Sixteen SHA-256 computations, one in each 32-bit lane of the registers: Z0 to Z7 are the working variables a
-// to h, Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13 scratch.
+// Sixteen SHA-256 computations, one in each 32-bit lane of the registers. In the rounds, Z0 to Z7 are the working
+// variables a to h, Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13
+// scratch.
 
 // ROUND is one round, with word w0 of the message schedule. It leaves the new e in d and the new a in h: the
 // next round has the same registers in another order. off is the offset of the round's constant from R9, in

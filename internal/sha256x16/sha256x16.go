@@ -46,7 +46,7 @@ var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s re
 // State is the state of sixteen computations. Reset makes it ready for use.
 type State struct {
 	h [8][Lanes]uint32 // by word, then lane
-	n uint64           // in each lane
+	n uint64           // bytes in each lane
 }
 
 // Reset starts sixteen new computations.

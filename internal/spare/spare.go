@@ -38,7 +38,7 @@ var taken bool
 // Taken reports whether this process is a spare that does the job.
 func Taken() bool { return taken }
 
-// Keep starts a spare if this process is a vnic, and no spare, and KVM may run its guests.
+// Keep starts a spare if this process is a vnic, and no spare, and /dev/kvm can be opened.
 func Keep() error {
 	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil

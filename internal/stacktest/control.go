@@ -31,7 +31,8 @@ func (c *commands) reset(queues int) {
 	c.state.LastID = last
 }
 
-// queue returns the receive queue of a packet: of the first rule that matches it, or else of RSS.
+// queue returns the receive queue of a TCP or UDP packet: of the first rule that matches it, or else of RSS. For
+// other packets it is 0.
 func (c *commands) queue(h *splitter.Headers) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

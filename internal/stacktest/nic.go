@@ -111,17 +111,18 @@ func newNIC(o Options, i byte) *NIC {
 // Memory returns the GPU's memory, which the NIC's goroutine accesses.
 func (n *NIC) Memory() []byte { return n.gpu }
 
-// Drops returns the number of frames for which a bound queue had no buffer.
+// Drops returns the number of frames for which a bound queue had too few pages.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
 // Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. Selected packets
 // that are not TCP still pass.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
-// BadSums returns the number of received frames with a wrong transport checksum (Options.Checksums).
+// BadSums returns the number of TCP frames to bound queues with a wrong checksum; it counts with
+// Options.Checksums and without Options.Merge.
 func (n *NIC) BadSums() int { n.mu.Lock(); defer n.mu.Unlock(); return n.badSums }
 
-// Filter drops packets of this NIC for which keep returns false; nil keeps all. keep is called without a lock.
+// Filter drops sent packets for which keep returns false; nil keeps all. keep is called without a lock.
 func (n *NIC) Filter(keep func(h *splitter.Headers, payload int) bool) {
 	n.mu.Lock()
 	n.filter = keep
@@ -162,14 +163,14 @@ func (n *NIC) TakePosted(queue, k int) []uint64 {
 	return pages
 }
 
-// LastHeader returns the header of the last split frame that was received.
+// LastHeader returns the header of the last TCP frame to a bound queue, also if it was dropped.
 func (n *NIC) LastHeader() []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.last)
 }
 
-// Break stops the NIC, as a driver does when a device has broken a rule.
+// Break makes the NIC fail and wake the receiver, as a driver does when a device has broken a rule.
 func (n *NIC) Break() {
 	n.mu.Lock()
 	n.closed = true

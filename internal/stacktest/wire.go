@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// wire sends a packet to the peer: it cuts GSO packets (Options.Cut), and drops, repeats and reorders segments
-// at random.
+// wire sends a packet to the peer: it cuts GSO packets (Options.Cut), drops segments that keep refuses, and drops,
+// repeats and reorders others at random.
 func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	parts := []packet{p}
 	if n.o.Cut && p.mss > 0 {
@@ -112,7 +112,7 @@ func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge joins successive segments with the same acknowledgment and TCP options to GSO packets.
+// merge joins successive segments with the same acknowledgment and TCP options.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

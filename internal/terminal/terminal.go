@@ -18,13 +18,13 @@ import (
 // Terminal has the standard input of this process, and its terminal if it has one.
 type Terminal struct {
 	In     io.ReadCloser       // nil: there is no input
-	TTY    bool                // stdin, stdout and stderr are a terminal
+	TTY    bool                // stdin, stdout and stderr are a terminal, whose mode was set
 	Resize chan guestexec.Size // gets the terminal's size after each change; nil: the mode of no terminal was set
 
 	fd      int
 	group   int // of this process
 	mu      sync.Mutex
-	mode    *unix.Termios // under mu: the mode now
+	mode    *unix.Termios // under mu: of the last call of set
 	program *unix.Termios // the mode from Start on; nil: unchanged
 	close   func()
 	once    sync.Once
@@ -124,7 +124,7 @@ func (t *Terminal) foreground() bool {
 }
 
 // set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process
-// is in the foreground, it does nothing and returns false.
+// group is in the foreground, it leaves the mode to the next call of again, and returns false.
 func (t *Terminal) set(mode *unix.Termios) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +139,7 @@ func (t *Terminal) apply() bool {
 	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // keeps typed bytes
 }
 
-// again sets the mode after a stop: a shell has changed it meanwhile.
+// again sets the mode after a stop, as a shell may have changed it.
 func (t *Terminal) again() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

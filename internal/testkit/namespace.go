@@ -24,7 +24,7 @@ func MayClone(flags uintptr) error {
 	return cmd.Run()
 }
 
-// InNamespace runs the calling test again, as root of a process in its own network namespace, where it returns
+// InNamespace runs the calling test again, as root in a process with its own network namespace, where it returns
 // true. Without namespaces it fails the test.
 //
 //	if !testkit.InNamespace(t) {

@@ -21,8 +21,8 @@ const (
 	LinkLoss             // on the link
 )
 
-// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, without the
-// driver's idle polling; nil: unknown. After an error the NIC is closed.
+// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, except CPU.Spin;
+// nil: unknown. After an error the NIC is closed.
 func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}

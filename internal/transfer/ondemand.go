@@ -26,7 +26,7 @@ import (
 )
 
 // MemoryODP is memory on demand: a program's memory that is not pinned. A page is in RAM or, if the GPU's
-// driver has moved it, private to a GPU. The NIC requests each page when it needs it.
+// driver has moved it, private to a GPU. The NIC requests pages when it needs them.
 const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU during transfers.
@@ -56,8 +56,8 @@ type ODPStats struct {
 	Compacted uint64 `json:"compacted"` // pages of any program, within RAM
 
 	Key      uint32 `json:"key"`      // of the memory region
-	Requests uint64 `json:"requests"` // answered page requests
-	Late     uint64 `json:"late"`     // part of Requests
+	Requests uint64 `json:"requests"` // page requests that the server has taken
+	Late     uint64 `json:"late"`     // part of Requests: the NIC no longer needed the answer
 	Errno    uint16 `json:"errno"`    // the driver's last one
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
@@ -283,7 +283,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 				}
 			}
 		}
-		select { // without a pause the loop above ends only with ctx
+		select { // not reached without a pause
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
@@ -328,7 +328,7 @@ func compacted() (n uint64) {
 	return n
 }
 
-// Digest is the SHA-256 of the program's memory.
+// Digest is the SHA-256 of memory on demand.
 type Digest struct {
 	SHA256 string `json:"sha256"`
 }

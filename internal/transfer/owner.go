@@ -72,7 +72,7 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 // storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill returns how long the process's exit took, in which Linux makes the NIC stop using its memory.
+// kill kills the process, and returns how long its exit took, in which Linux makes the NIC stop using its memory.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // Prepare begins a transfer: it registers the GPU memory with the NIC, fills it, and in mode devmem binds the
-// source or the page pool. After an error it has freed what it made.
+// source or the page pool. If it fails, it finishes the transfer.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)

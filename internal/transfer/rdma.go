@@ -231,7 +231,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 	defer stop()
 	for _, qp := range e.qps {
 		ends := rdma.Ends{Addr: e.conf.Local.Addr(), MAC: e.node.port.mac, MTU: e.conf.PathMTU}
-		if e.conf.Both { // an answer may wait for a page, up to limits.Page: eight retries of 1.07 s suffice
+		if e.conf.Both { // an answer may wait for a page, up to limits.Page: eight tries of 1.07 s times Slow suffice
 			ends.Path = func(p *rdma.Path) { p.Timeout += 2 }
 		}
 		peer, err := rdma.Exchange(ctx, e.conn, qp, ends)

@@ -17,7 +17,8 @@ func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem receives fragments in the page pool, and returns their tokens after an engine has copied them.
+// receiveDevmem receives fragments in the page pool. After an engine has copied them, it returns the tokens that
+// h does not keep.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -61,7 +62,7 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
-			flags = devmem.DontWait // an engine copies the fragments in the table meanwhile
+			flags = devmem.DontWait // an engine is to copy the fragments in the table first
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
 		if h.limit > 0 {

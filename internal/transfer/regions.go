@@ -36,7 +36,7 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-// regions makes the memory regions of r. After an error, the Device's end removes the regions that were made.
+// regions makes the memory regions of r. After an error, dev.Close removes any that are left.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {

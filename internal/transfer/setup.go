@@ -25,12 +25,12 @@ type SetupArgs struct {
 	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`
 	Addrs      []netip.Prefix `json:"addrs"`
-	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, one per family
+	Gateways   []netip.Addr   `json:"gateways,omitempty"` // default routes, at most one per family
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
-	// The first receive queues, for ordinary traffic; the others can be bound.
+	// The number of the first receive queues, for ordinary traffic; the others can be bound.
 	HostQueues int    `json:"host_queues"`
-	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to allocate from the GPU's node
+	Window     uint64 `json:"window,omitempty"` // Kernel: bytes of GPU memory to allocate
 	GPU        *int   `json:"gpu,omitempty"`    // Kernel: the GPU; nil: the first
 	Loss       Loss   `json:"loss,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxEntries bounds the fragments in one gather job: one call returns at most as many tokens.
+	// maxEntries bounds the fragments in one gather job; Linux takes back at most as many tokens in one call.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
 	// stage is the size of a piece of guest RAM, in bytes.
@@ -77,7 +77,7 @@ func (s *slot) add(src, dst uint64, n uint32) {
 	s.entries++
 }
 
-// run runs one job with a slot's table, to its end.
+// run runs one job with a slot's table.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -90,8 +90,8 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe distributes slots to jobs. The first error cancels its context, and aborts the connection, to end calls
-// that wait for it.
+// pipe distributes slots to jobs. The first error of a job cancels the pipe's context, and aborts the connection,
+// to end calls that wait for it.
 type pipe struct {
 	fail context.CancelCauseFunc
 	keep func() bool

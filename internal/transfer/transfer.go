@@ -1,14 +1,15 @@
 // Package transfer moves a buffer from one guest's GPU memory to another's and reports the cost.
 //
-// A Node is one guest's end. The host calls its methods in order: Prepare on both, Listen and Connect, Accept;
-// Receive and Send at the same time; Finish on both. The calls reach a guest under QEMU through its agent
-// (Ops).
+// A Node is one guest's end. The host calls its methods in order: Prepare on both; Listen; Connect and Accept at
+// the same time; Receive and Send at the same time; Finish on both. The calls reach a guest under QEMU through
+// its agent (Ops).
 //
 // In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an engine
 // gathers received fragments into one contiguous buffer. In mode copy engines copy payload between GPU memory
 // and guest RAM, and ordinary sockets carry it.
 //
-// Finish waits for running calls before it frees memory. It can be called at any time, and repeatedly.
+// Finish cancels running calls and waits for them before it frees memory. It can be called at any time, and
+// repeatedly.
 package transfer
 
 import (
@@ -105,9 +106,9 @@ type PrepareArgs struct {
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold is the number of bytes, in whole pages, whose tokens the receiver keeps until the end.
+	// Hold, divided by the size of a page, is how many tokens the receiver keeps until the end.
 	Hold uint64 `json:"hold,omitempty"`
-	// HoldSeconds is the time without data after which it returns them anyway; 0: not before the end.
+	// HoldSeconds is the time without data after which it returns them, and keeps no more; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
 	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.
 	StallSeconds int `json:"stall_seconds,omitempty"`
@@ -157,7 +158,7 @@ type Result struct {
 	Linear      uint64 `json:"linear_bytes"` // payload received in guest RAM in mode devmem
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Held        uint64 `json:"held,omitempty"`   // tokens that the receiver kept
+	Held        uint64 `json:"held,omitempty"`   // most tokens that the receiver kept at a time
 	Stalls      uint64 `json:"stalls,omitempty"` // how often they were returned because no more data came
 	Late        uint64 `json:"late,omitempty"`   // most tokens that LateTokens delayed at a time
 	Retransmits uint64 `json:"retransmits"`      // segments

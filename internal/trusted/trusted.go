@@ -20,7 +20,7 @@ var Err = errors.New("not to be trusted")
 // Rule is a requirement for a directory or a file.
 type Rule struct {
 	Forbidden uint32 // mode bits that must be clear
-	Roots     bool   // its owner may be root; else only this user
+	Roots     bool   // its owner may also be root; else only this user
 }
 
 var (

@@ -24,7 +24,7 @@ const (
 const Implemented = FCsum | FGuestCsum | FMTU | FMAC | FGuestTSO4 | FGuestTSO6 | FGuestECN | FHostTSO4 | FHostTSO6 |
 	FHostECN | FMrgRxBuf | FStatus | FMQ
 
-// FeatureNames are the names of all feature bits (virtio 1.3, 5.1.3 and 5.1.3.2).
+// FeatureNames are the names of the feature bits of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2).
 var FeatureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",

@@ -75,8 +75,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Model makes the head of a safetensors file with the tensors of a small transformer, at least size bytes. all
-// is the size of the whole file.
+// Model makes the head of a safetensors file with the tensors of a small transformer, which have at least size
+// bytes. all is the size of the whole file.
 func Model(size uint64) (head []byte, all uint64) {
 	type tensor struct {
 		Type    string    `json:"dtype"`

@@ -14,21 +14,21 @@ const (
 	DropSamePort                // the destination is behind the port that sent it
 	DropControlMAC              // control EtherType or control MAC
 	DropTooBig                  // longer than the receiver accepts
-	DropStopped                 // the port or its queue is stopped, or the link is detached
-	DropFault                   // the memory of the packet or of its buffers is no longer mapped
+	DropStopped                 // the port or its queue is stopped, the link is detached, or an uplink cannot send
+	DropFault                   // the memory of the packet or of its buffers is not mapped, or its file faulted
 	DropBadFrame                // malformed, too short, or a frame whose sender Identity cannot find
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
 	DropDelay                   // dropped from a delay line
-	DropDisabled                // the receiving queue is not enabled
+	DropDisabled                // the sending or receiving queue is not enabled, or the receiver has no carrier
 	DropUnsplit                 // the receiver accepts the packet only split
-	DropSlowReceiver            // the oldest frame held for slow receivers, when such frames fill a batch
-	DropMAC                     // a sender's MAC in it is not its port's (Identity)
+	DropSlowReceiver            // held for a slow receiver, when held frames fill the sender's slots
+	DropMAC                     // a sender's MAC in it is not its port's (Identity; DHCP at a gateway; an uplink)
 	DropAddress                 // a sender's IP address in it is not its port's (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
 	DropStorm                   // to a group address, beyond LinkOptions.Storm
-	DropRDMA                    // to a NIC with queue pairs, but to none of them, or damaged
+	DropRDMA                    // RoCE: to none of the receiver's queue pairs, or damaged
 	NumDropReasons
 )
 

@@ -21,8 +21,8 @@
 //
 // A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved ones and its
 // own. Another port may take over an address that is neither reserved nor leased, if it was not used for
-// BindingIdle after another port wanted it. A frame from addresses that its port has used before takes no
-// lock, a frame from a new address takes a lock of the switch.
+// BindingIdle after another port wanted it. A frame from allowed addresses takes no lock; one from a new
+// address, or a probe, takes a lock of the switch.
 //
 // Frames to group addresses and to unknown addresses go to all other ports, and wait for none. A link may
 // limit how many frames to group addresses its port sends (LinkOptions.Storm).

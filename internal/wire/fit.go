@@ -52,7 +52,7 @@ func (p *Packet) levelOn(lv int, l *Link) *level {
 	return &p.Progress.level[lv]
 }
 
-// cut delivers one packet that the port does not accept as it is.
+// cut delivers one packet that the port does not accept as it is, or the rest of one that it took in part.
 func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	state := p.levelOn(levelFit, l)
 	if p.Meta.GSOType == splitter.GSONone {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Identity lists the source addresses that the frames of a port may have. The link drops other frames.
+// Identity lists the source addresses that the frames of a port may have. Unless Router, the link drops others.
 //
 // The first port that uses an IP address is bound to it: until the binding ends, links that check sources
 // refuse it from other ports. A port uses an address as the source of an IP packet or an ARP frame, as the
@@ -31,7 +31,7 @@ type Refusal struct {
 	Reason DropReason // DropMAC or DropAddress
 	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
 	Addr   netip.Addr // for DropAddress
-	Holder string     // the port that is bound to the address, or has reserved it
+	Holder string     // the port that is bound to the address, or for which (else by which) it is reserved
 	Full   bool       // the sender has MaxBindings addresses
 	More   uint64     // other frames refused for Reason since the last report
 }
@@ -41,8 +41,8 @@ const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
 	// its own.
 	MaxBindings = 64
-	// BindingIdle is how long an address without a lease must be unused before its binding may go, once another
-	// port wants the address or its own port lacks room.
+	// BindingIdle is how long an address that was never leased must be unused before its binding may go, once
+	// another port wants the address or its own port lacks room.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
@@ -496,7 +496,7 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 	return true, nil
 }
 
-// bind reports whether a port may use an address, and binds it, but for a probe of another port's address. If
+// bind reports whether a port may use an address, and binds it, except for a probe of another port's address. If
 // not, it returns the other port's binding, if there is one. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {

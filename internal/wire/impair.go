@@ -83,8 +83,8 @@ func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	return c.passing(seq, n)
 }
 
-// on puts packets into the delay line if the link delays or the line still has packets in order; otherwise it
-// passes them on.
+// on puts packets into the delay line if the link has a delay, a jitter or a rate, or the line still has packets
+// in order; otherwise it passes them on.
 func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
 		im.line.delay(w, c, run)
@@ -237,7 +237,7 @@ func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	im.link.count.duplicated.Add(1)
 }
 
-// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor from past the piece.
+// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor past it.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from

@@ -39,7 +39,7 @@ func (d *identity) passes(p *Packet) bool {
 	return s.unspecified() || allowed.has(s)
 }
 
-// sameSource compares the source addresses of two packets, if both are TCP or UDP.
+// sameSource reports whether two packets are TCP or UDP and have the same source addresses.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&

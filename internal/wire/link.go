@@ -13,7 +13,7 @@ type LinkOptions struct {
 	Down Impairment
 	// Identity lists the source addresses that the port's frames may have; nil: any.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second; 0: any number.
+	// Storm is how many frames to group addresses the port may send a second, on average; 0: any number.
 	Storm int
 }
 
@@ -81,8 +81,8 @@ func (l *Link) Name() string { return l.port.Name() }
 // never 0, and no two links of a switch have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted notifies the switch's other ports that the machine behind this link's port has restarted
-// (RestartObserver).
+// Restarted notifies the switch's other ports that the machine behind this link's port has lost its connections or
+// is gone (RestartObserver).
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {
 		if p, ok := o.port.(RestartObserver); ok && o != l {

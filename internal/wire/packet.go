@@ -44,7 +44,7 @@ type Packet struct {
 }
 
 // Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses from the
-// header, and cuts the padding of a runt.
+// header, and cuts the padding of a short IP packet.
 func (p *Packet) Prepare() {
 	// One statement for each field: one assignment of several values is slower.
 	p.Verdict = Verdict{}
@@ -178,7 +178,7 @@ type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // for Dropped
 	// Queue, for Busy, is the queue to wait for; for Taken, the queue that has the packet; nil: unknown. If the
-	// packet waits for a link, Queue is nil, and Until is the time when the link is free, by shape.Now.
+	// packet waits for a link, Queue is nil, and Until is the time for the next try, by shape.Now.
 	Queue Waitable
 	Until int64
 }
@@ -188,8 +188,8 @@ func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue for whose buffers senders can wait.
 type Waitable interface {
-	// Arm registers w: the queue calls w.Wake once, after it got buffers or stopped. Arm returns false, and w
-	// must not wait, if the queue has buffers already, or has stopped.
+	// Arm registers w: the queue calls w.Wake once, when it has buffers for w or has stopped. Arm returns false, and
+	// w must not wait, if that is so already.
 	Arm(w Waker) bool
 	// Disarm removes the registration, or ends the turn that began with the call of w.Wake. A call of w.Wake
 	// that has already begun may still end after Disarm.

@@ -151,8 +151,8 @@ func (c *Capture) Stats() (s Stats) {
 	return s
 }
 
-// Close ends the capture when all captured packets are written, and returns the first error. It gives up when
-// the file accepts nothing for a while.
+// Close ends the capture, waits until the captured packets are written, and returns the first error. It gives up
+// when the file accepts nothing for a while.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()

@@ -134,7 +134,7 @@ func (r *record) endsText(t *text) {
 
 func (r *record) fate(t *text) {
 	switch {
-	case r.verdict == wire.Taken && r.iface.rx: // they are in the comment already
+	case r.verdict == wire.Taken && r.iface.rx: // where it went is in the comment already, if known
 	case r.verdict == wire.Taken:
 		t.part("taken")
 	case r.reason != wire.DropLinkLoss:

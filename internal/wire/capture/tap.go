@@ -14,7 +14,7 @@ type iface struct {
 	name     string
 	about    string
 	rx       bool          // as the port's guest sees it
-	seen     atomic.Uint64 // passed frames; with Options.Once not those in their sender's record
+	seen     atomic.Uint64 // passed frames; with Options.Once a received frame may count only at its sender
 	missed   atomic.Uint64 // part of seen
 	reported uint64        // missed so far in the file; the writer's
 }

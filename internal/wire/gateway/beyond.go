@@ -13,7 +13,8 @@ import (
 )
 
 // pingBeyond reports whether a frame that the filter refused is a ping from a guest's address to an address
-// that is not on the link. b is the checked part of the frame, for IPv4 without the ICMP type.
+// that is not on the link. b is the checked part of the frame; for IPv4 it lacks the ICMP type, which allowedICMP
+// checks later.
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -32,8 +33,8 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 		dst.IsGlobalUnicast()
 }
 
-// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1): "prohibited" with NAT, "no route"
-// without.
+// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1), if allowsError allows: "prohibited" with
+// NAT, "network unreachable" (IPv4) or "no route" (IPv6) without.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

@@ -70,8 +70,7 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's source address is unspecified, or the switch lets the client's MAC use
-// it.
+// mayAsk reports whether a datagram's source address is unspecified or, by wire.Switch.Holds, its client's.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))

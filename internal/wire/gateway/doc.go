@@ -23,24 +23,24 @@
 // the host.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a server may
-// answer from another port (TFTP). It ends after 2 minutes of silence (RFC 4787). Errors of the host's
-// sockets (IP_RECVERR), and packets without hops left, are reported to the guest by ICMP.
+// answer from another port (TFTP). It ends after 2 minutes of silence (RFC 4787). Errors of the sockets of
+// NAT's flows (IP_RECVERR), and packets without hops left, are reported to the guest by ICMP.
 //
-// Queues, flows, leases and pending questions have limits. A port of the switch may use all that is free.
-// When nothing is free, a port with less than its equal share takes an entry of the port that has most
-// (quota.go, unfinished.go). The wire identifies the port (wire.Packet.From), not the source address, so a
-// guest that invents addresses gets no more.
+// Queues, flows, leases and pending questions have limits. A port of the switch may have all connections, flows
+// and questions that are free. When none is free, a port with less than its equal share takes one of the port
+// that has most (quota.go, unfinished.go). The wire identifies the port (wire.Packet.From), not the source
+// address, so a guest that invents addresses gets no more.
 //
-// Connections share 256 MiB of buffers, the sockets of datagram flows another 256 MiB (budget.go). A flow has
-// one socket that receives from any port of the server, and up to 8 that send, one for each server port, time
-// to live and DF.
+// Connections share 256 MiB of buffers, the sockets of datagram flows another 256 MiB (budget.go). A UDP flow
+// of NAT has one socket that receives from any port of the server, and up to 8 that send, one for each server
+// port, time to live and DF.
 //
 // Incoming frames wait for netstack in a queue for each port (inbox.go); senders to a full queue wait (Busy).
 // Outgoing frames wait in a queue for each destination (outbox.go). Like a NIC, the gateway holds frames for
 // a guest without buffers for a limited time (nic.Sender).
 //
 // The addresses of the gateway and of Hosts with a MAC are reserved on the switch. A DHCP message is accepted
-// only from its client (mayAsk). An address that another port uses is not leased.
+// only from its client (asksForAnother, mayAsk). An address that another port uses is not leased.
 //
 // A goroutine that holds a lock of the inbox's or outbox's queues, of leases, quotas, turns or tables of
 // flows takes no other lock, with these exceptions: it may wake waiting goroutines; under a lane's lock it

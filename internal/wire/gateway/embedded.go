@@ -2,7 +2,7 @@ package gateway
 
 import "net/netip"
 
-// maxLayers is the most addresses that one address stands for.
+// maxLayers bounds the addresses that one address stands for.
 const maxLayers = 8
 
 // embedded are the prefixes of IPv6 addresses with an embedded IPv4 address, to which a router or translator

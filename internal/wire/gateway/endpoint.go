@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// endpoint is netstack's link endpoint. Checksums of delivered frames are verified, except of fragments.
+// endpoint is netstack's link endpoint. TCP and UDP checksums of delivered frames are verified or known to be
+// good, except in fragments.
 type endpoint struct {
 	ether.Link
 	out *outbox

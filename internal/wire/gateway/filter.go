@@ -32,7 +32,7 @@ const (
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// admits reports whether netstack may get a frame.
+// admits reports whether netstack may get a frame, by its addresses. b is the checked part of the frame.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false
@@ -136,10 +136,10 @@ const (
 	echo6 = 128
 )
 
-// allowedICMP reports whether a packet, b from its network header on, is not ICMP, or ICMP of a type that
-// guests may send. A first fragment has at least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An IPv6
-// fragment with more extension headers may be ICMP, so fragments of other protocols than TCP, UDP and ICMPv6
-// are refused.
+// allowedICMP reports whether a packet, b from its network header on, is not ICMP, ICMP of a type that guests
+// may send, or a later fragment. A first fragment has at least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An
+// IPv6 fragment with more extension headers may be ICMP, so IPv6 fragments of other protocols than TCP, UDP and
+// ICMPv6 are refused.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
 	off, first := int(h.L4Off-h.L3Off), true
 	switch {

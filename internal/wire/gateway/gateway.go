@@ -312,7 +312,7 @@ func (g *Gateway) Close() error {
 		break
 	}
 	g.ns.Wait()
-	g.out.close() // sends the last packets, such as resets
+	g.out.close() // sends the last packets, such as resets, to guests that take them at once
 	if g.link == nil {
 		return nil
 	}

@@ -113,7 +113,7 @@ func respond(h *dnsmessage.Header, code dnsmessage.RCode, ours bool) *dnsmessage
 	return &b
 }
 
-// fail makes an answer with an error code only; q may be nil.
+// fail makes an answer with an error code and the question q, which may be nil.
 func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
 	b := respond(h, code, false)
 	if q != nil && (b.StartQuestions() != nil || b.Question(*q) != nil) {

@@ -37,8 +37,8 @@ type Options struct {
 	// Own reports whether a port of the host belongs to this program; nil: none does. Guests reach such a port
 	// only if Policy.HostPorts names it alone or in a range of at most 100 ports.
 	Own func(port uint16) bool
-	// Outside makes the sockets of the host; nil: this process makes them. An Outside in another process
-	// (Dialer) checks the same Policy again.
+	// Outside makes the sockets of the host, except for TCP forwards; nil: this process makes all. An Outside in
+	// another process (Dialer) checks the same Policy again.
 	Outside Outside
 }
 

@@ -93,7 +93,7 @@ type refuses struct {
 
 func reserved(a netip.Addr) bool { return Reserved(netip.PrefixFrom(a, a.BitLen())) }
 
-// Reserved reports whether all of a network is reserved.
+// Reserved reports whether a network lies in a reserved prefix.
 func Reserved(p netip.Prefix) bool {
 	for _, b := range builtin {
 		if b.rule == RuleReserved && b.prefix.Bits() <= p.Bits() && b.prefix.Contains(p.Addr()) {

@@ -18,7 +18,7 @@ const (
 	chunkLen = 64 << 10
 	// Shorter pieces of a guest's stream are collected: a system call for each segment costs more than its copy.
 	directLen = 8 << 10
-	// segmentLen is how much of a host's stream netstack gets at a time: one largest segment (ether.MaxGSO).
+	// segmentLen is the most of a host's stream that netstack gets at a time: one largest segment (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )
 

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // Stats are a gateway's counters.
 type Stats struct {
-	Received   uint64 // passed to netstack
+	Received   uint64 // passed to netstack, or refused as pings that lead nowhere
 	Filtered   uint64 // not for the gateway, or refused by its filter
 	Sent       uint64 // frames that the wire took
 	OutDropped uint64 // frames that the wire dropped
