@@ -12,19 +12,21 @@ import (
 
 func TestFirstLinesOfScripts(t *testing.T) {
 	for line, want := range map[string]string{
-		"#!/bin/sh\n":                           "/bin/sh ",
-		"#!/bin/sh":                             "/bin/sh ",
-		"#! \t/bin/sh -e -u \n":                 "/bin/sh ",
-		"#!/usr//bin/./perl -w\n":               "/usr/bin/perl ",
-		"#!/usr/bin/env python3\n":              "/usr/bin/env python3",
-		"#!/usr/bin/env  python3 \n":            "/usr/bin/env python3",
-		"#!/usr/bin/env /opt/my/python3\n":      "/usr/bin/env /opt/my/python3",
-		"#!/usr/bin/env -S python3 -u\n":        "/usr/bin/env python3",
-		"#!/usr/bin/env -Spython3 -u\n":         "/usr/bin/env python3",
-		"#!/usr/bin/env -S A=b C=d python3 -u":  "/usr/bin/env python3",
-		"#!/usr/bin/env -iS -u HOME python3 -u": "/usr/bin/env python3",
-		"#!/usr/bin/env --split-string=perl -w": "/usr/bin/env perl",
-		"#!/usr/bin/env -vS perl -w":            "/usr/bin/env perl",
+		"#!/bin/sh\n":                            "/bin/sh ",
+		"#!/bin/sh":                              "/bin/sh ",
+		"#! \t/bin/sh -e -u \n":                  "/bin/sh ",
+		"#!/usr//bin/./perl -w\n":                "/usr/bin/perl ",
+		"#!/usr/bin/env python3\n":               "/usr/bin/env python3",
+		"#!/usr/bin/env  python3 \n":             "/usr/bin/env python3",
+		"#!/usr/bin/env /opt/my/python3\n":       "/usr/bin/env /opt/my/python3",
+		"#!/usr/bin/env -S python3 -u\n":         "/usr/bin/env python3",
+		"#!/usr/bin/env -Spython3 -u\n":          "/usr/bin/env python3",
+		"#!/usr/bin/env -S A=b C=d python3 -u":   "/usr/bin/env python3",
+		"#!/usr/bin/env -iS -u HOME python3 -u":  "/usr/bin/env python3",
+		"#!/usr/bin/env --split-string=perl -w":  "/usr/bin/env perl",
+		"#!/usr/bin/env -vS perl -w":             "/usr/bin/env perl",
+		"#!/usr/bin/env -SA=b perl -w":           "/usr/bin/env perl",
+		"#!/usr/bin/env --split-string=A=b perl": "/usr/bin/env perl",
 	} {
 		s, err := parseShebang(line)
 		if err != nil || s.interpreter+" "+s.looksFor != want {
@@ -41,6 +43,7 @@ func TestFirstLinesOfScripts(t *testing.T) {
 		"#!/usr/bin/env -S\n":           "env, which is told no program",
 		"#!/usr/bin/env -S A=b\n":       "env, which is told no program",
 		"#!/usr/bin/env -u\n":           "env, which is told no program",
+		"#!/usr/bin/env -SA=b\n":        "env, which is told no program",
 		"#!/usr/bin/env python3 -u -O ": `"python3 -u -O": write #!/usr/bin/env -S python3 -u -O`,
 	} {
 		_, err := parseShebang(line)

@@ -63,14 +63,10 @@ func envRuns(arg string) (string, error) {
 	}
 	words := strings.Fields(arg)
 	for i := 0; i < len(words); i++ {
-		switch w := words[i]; {
+		switch w := strings.TrimPrefix(strings.TrimPrefix(words[i], "--split-string="), "-S"); {
 		case w == "-u", w == "-C", w == "--unset", w == "--chdir":
 			i++
-		case strings.HasPrefix(w, "-S") && len(w) > len("-S"):
-			return w[len("-S"):], nil
-		case strings.HasPrefix(w, "--split-string="):
-			return strings.TrimPrefix(w, "--split-string="), nil
-		case strings.HasPrefix(w, "-"), strings.Contains(w, "="):
+		case w == "", strings.HasPrefix(w, "-"), strings.Contains(w, "="):
 		default:
 			return w, nil
 		}

@@ -117,15 +117,8 @@ func (o *Options) checkMTU() error {
 	if err != nil {
 		return err
 	}
-	link := 0
-	for _, g := range d.Guests[:2] {
-		if mtu := g.NICs[0].MTU; mtu != 0 && (link == 0 || mtu < link) {
-			link = mtu
-		}
-	}
-	if link == 0 {
-		return nil // the links have the default MTU
-	}
+	d = d.Complete()
+	link := min(d.Guests[0].NICs[0].MTU, d.Guests[1].NICs[0].MTU)
 	room := link - overhead
 	switch {
 	case o.PathMTU != 0 && !slices.Contains(pathMTUs, o.PathMTU):

@@ -227,6 +227,7 @@ func TestPathMTU(t *testing.T) {
 	}{
 		{1500, 1024, ""}, {1500, 2048, "--path-mtu 2048: on links of MTU 1500"}, {4180, 4096, ""},
 		{4179, 4096, "--mtu 4180"}, {1500, 1000, "one of 256, 512"}, {1500, -1, "one of 256"}, {576, 256, ""},
+		{0, 1024, ""}, {0, 2048, "--path-mtu 2048: on links of MTU 1500"},
 	} {
 		o := options(t, Put, 1<<20)
 		o.MTU, o.PathMTU = c.mtu, c.path
