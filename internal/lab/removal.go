@@ -142,8 +142,8 @@ const hasBeenRemoved = "has been removed"
 
 var errRemoved = errors.New("removed")
 
-// removing starts a goroutine that notes the result of a removal, which done receives. The caller holds
-// changing.
+// removing starts a goroutine that receives the result of a removal from done, and notes it. An err, that the
+// removal could not be requested, is returned. The caller holds changing.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)
