@@ -2,8 +2,8 @@
 // time that is ample on two processors that emulate the guests. A slow machine is not broken, so each limit
 // is its base times Slow, one factor for the process.
 //
-// Slow is at least 1 and never decreases: a user can set it (--slow or $VNIC_SLOW), and a slow boot (Booted)
-// raises it.
+// Slow is at least 1 and never decreases: a user can set it (--slow or $VNIC_SLOW), and a slow start of QEMU
+// (Started) or a slow boot (Booted) raises it.
 package limits
 
 import (
