@@ -338,7 +338,7 @@ func (b *bench) payload() (x payload) {
 }
 
 // since judges a program that uses device memory: if a case passed, payload must have been in device memory
-// since the counters were before.
+// since the reading before.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -17,8 +17,8 @@ type Lag struct {
 // Bad reports whether the case fails or has no result.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
-// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs,
-// of the programs that one of runs lists in the same column.
+// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs, if one
+// of runs has their program in the same column.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]

@@ -35,7 +35,7 @@ type Parser struct {
 	started bool // a line of KTAP has come
 
 	plan      int // cases; -1: no plan
-	next      int // number of the running case
+	next      int // number of the running or next case
 	begun     bool
 	done      map[int]bool // cases with a result, by number
 	stored    int          // cases with a result line, with subtests
