@@ -33,7 +33,7 @@ type Report struct {
 	Client        bool         `json:"client"`  // QEMU listens at the sockets
 	Gateway       string       `json:"gateway"` // "": none
 	KernelArgs    string       `json:"kernel_args"`
-	GPUModule     bool         `json:"gpu_module,omitempty"` // guests need vnicgpu.ko, the driver of their GPUs
+	GPUModule     bool         `json:"gpu_module,omitempty"` // some guests need vnicgpu.ko, the driver of their GPUs
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for each port
 	Ports         []PortReport `json:"ports"`
