@@ -52,7 +52,7 @@ type Options struct {
 	Protocol
 	MaxRequest int                      // bound of a sent line, in bytes
 	Strict     bool                     // a malformed line fails the Client (Fail); else it is skipped
-	Closed     func(error) error        // converts the error of reading to the error of Client.Err
+	Closed     func(error) error        // converts an error of the connection or of a line to that of Client.Err
 	Event      func(*Message) error     // an error fails the Client (Fail); nil: events are ignored
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
