@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is one setting that changes in a running lab.
+// Fault is a setting that can be changed in a running lab, or a removal.
 type Fault struct {
 	Kind, Key string
 	Example   string
