@@ -14,9 +14,10 @@ const (
 	ProbeSilence = Limit(2 * time.Second)
 	// Probe is how long the guest of a KVM probe may take until its init reports.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is how long other guests may print nothing before their init reports, if vnic has chosen KVM.
+	// GuestSilence is how long by default other guests may print nothing before their init reports, if vnic has
+	// chosen KVM.
 	GuestSilence = Limit(time.Minute)
-	// Boot is how long a guest may take until its init reports.
+	// Boot is how long a guest may take by default until its init reports.
 	Boot = Limit(3 * time.Minute)
 	// Machine is how long a guest may run by default.
 	Machine = Limit(10 * time.Minute)
@@ -170,13 +171,13 @@ const (
 
 // Limits of commands that run guests.
 const (
-	// Setup is how long a guest may take to set up its NIC.
+	// Setup is how long a guest may take to set up its NIC or an NVMe target.
 	Setup = Limit(time.Minute)
 	// SelftestSetup is how long a guest may take to prepare a selftest.
 	SelftestSetup = Limit(2 * time.Minute)
 	// Selftest is how long a program of the kernel's selftests may take by default.
 	Selftest = Limit(15 * time.Minute)
-	// Finish is how long the end of a transfer may take by default.
+	// Finish is how long the end of a transfer may take.
 	Finish = Limit(20 * time.Second)
 	// Ask is how long a guest may take for a request that needs no work.
 	Ask = Limit(20 * time.Second)
@@ -184,7 +185,7 @@ const (
 	AskState = Limit(3 * time.Second)
 	// Host is how long the vnic of another host may take to start.
 	Host = Limit(5 * time.Minute)
-	// OtherHost is how long another host's vnic may take to end.
+	// OtherHost is how long another host's vnic may take to report an error, or to end.
 	OtherHost = Limit(3 * time.Second)
 	// DialHost is how long one attempt to connect to another host may take.
 	DialHost = Limit(5 * time.Second)
