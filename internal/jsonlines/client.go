@@ -51,9 +51,9 @@ type Conn interface {
 type Options struct {
 	Protocol
 	MaxRequest int                      // bound of a sent line, in bytes
-	Strict     bool                     // a malformed line ends the connection
-	Closed     func(error) error        // converts the connection's error to the error of Client.Err
-	Event      func(*Message) error     // an error ends the connection; nil: events are ignored
+	Strict     bool                     // a malformed line fails the Client (Fail); else it is skipped
+	Closed     func(error) error        // converts an error of the connection or of a line to that of Client.Err
+	Event      func(*Message) error     // an error fails the Client (Fail); nil: events are ignored
 	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
@@ -73,7 +73,7 @@ func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 // Err returns nil until Done, then the cause.
 func (c *Client) Err() error { return context.Cause(c.open) }
 
-// Dropped returns the number of malformed lines from the other end.
+// Dropped returns the number of malformed lines that were skipped.
 func (c *Client) Dropped() int { return int(c.dropped.Load()) }
 
 // Close closes the connection and waits for its reader.
@@ -86,8 +86,8 @@ func (c *Client) Close() error {
 // Fail ends the calls with err, but does not close the connection. Later errors have no effect.
 func (c *Client) Fail(err error) { c.end(err) }
 
-// Call sends a request and decodes its result into out, unless out is nil. If ctx ends first, Call asks the
-// other end to cancel, and does not wait for an answer.
+// Call sends a request and decodes its result into out, unless out is nil. If ctx ends while Call waits for the
+// answer, it asks the other end to cancel, and waits no longer.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }

@@ -39,7 +39,7 @@ type Message struct {
 // Protocol describes a Reader's protocol.
 type Protocol struct {
 	Version int
-	MaxLine int    // longest line that is read, in bytes
+	MaxLine int    // longest line that is read, in bytes, with its newline
 	Who     string // the other end, in a version.Error
 	Fix     string // advice in a version.Error
 }
@@ -70,8 +70,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. For messages of
-// another version of the protocol it returns a version.Error.
+// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. With each message of
+// another version of the protocol it also returns a version.Error.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {
@@ -131,7 +131,7 @@ type Writer struct {
 	broken bool           // under mu: the last line has no newline
 }
 
-// NewWriter makes a Writer of lines shorter than max bytes.
+// NewWriter makes a Writer of lines of at most max bytes, with the newline.
 func NewWriter(w io.Writer, protocol, max int) *Writer {
 	ours := version.Ours(protocol)
 	return &Writer{w: w, max: max, hello: &ours}

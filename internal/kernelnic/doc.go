@@ -6,5 +6,5 @@
 // GPU memory.
 //
 // The package is for guests that run nothing else: it changes the machine's huge pages and network settings,
-// and Close undoes only some of the changes. The only NIC driver is gve.
+// and Close undoes only some of the changes. Without Options.Interface the NIC's driver is gve.
 package kernelnic

@@ -19,7 +19,7 @@ const (
 	maxTables  = 8
 )
 
-// runner runs jobs whose addresses are offsets in the GPU's memory: *control.Client.
+// runner runs jobs whose GPU addresses are offsets in the GPU's memory: *control.Client.
 type runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }

@@ -22,10 +22,10 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in.
+// Modules are the kernel modules of the NIC's driver; they may be built in.
 var Modules = []string{driverName}
 
-// HugePages is the number of 2 MiB pages to reserve on node 0 for Memory.
+// HugePages is the number of 2 MiB pages to reserve for Memory.
 const HugePages = 8
 
 const driverName = "gve"
@@ -37,7 +37,7 @@ type Options struct {
 	Gateways   []netip.Addr // default routes
 	MTU        int          // 0 = unchanged
 	Window     uint64       // bytes of GPU memory; 0 = none
-	GPU        *int         // the GPU, by the NIC's number; nil = the first
+	GPU        *int         // the GPU, by the NIC's number; nil = the first that the guest sees
 	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
 	// Lossless raises TCP's least retransmission timeout, for links that never lose packets.
@@ -45,7 +45,7 @@ type Options struct {
 	// Guard starts a process that unregisters this process's buffers from the NIC if this process
 	// is killed.
 	Guard bool
-	// MemoryOnly opens no device memory TCP: Device must not be called.
+	// MemoryOnly opens no device memory TCP: Device and Queues must not be called.
 	MemoryOnly bool
 }
 
@@ -216,7 +216,7 @@ func (n *NIC) MAC() net.HardwareAddr { return n.mac }
 // Queues returns the interface's number of receive queues.
 func (n *NIC) Queues() int { return n.device.Queues() }
 
-// GPU returns the GPU whose memory the window is.
+// GPU returns the GPU of the window.
 func (n *NIC) GPU() control.GPUInfo { return n.gpu }
 
 // Window returns the GPU memory, or nil if none was requested.
@@ -225,7 +225,7 @@ func (n *NIC) Window() *Window { return n.window }
 // Memory returns guest RAM that the GPU's engines can access.
 func (n *NIC) Memory() *hugemem.Memory { return n.memory }
 
-// Engine returns the engine that runs jobs on the GPU.
+// Engine returns the engine that runs jobs on the window's GPU; nil without a window.
 func (n *NIC) Engine() *Engine { return n.engine }
 
 // Control returns the client of the NIC's control channel.
@@ -241,6 +241,6 @@ type device struct {
 
 func (d device) Close() error { return d.nic.Close() }
 
-// Close closes the device, frees the memory and removes the addresses that Open added. Other settings of the
-// interface stay.
+// Close closes the device, frees the memory and removes the addresses that Open added. The interface stays up,
+// with its MTU, and TCP's settings stay.
 func (n *NIC) Close() error { return n.undo.All() }

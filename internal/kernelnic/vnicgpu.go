@@ -11,7 +11,7 @@ import (
 )
 
 // NewDriverWindow allocates at least size bytes from a GPU with the driver vnicgpu. It finds the PCI device
-// by maps, which lists the guest-physical addresses of GPU gpu's memory.
+// by maps, which has the guest-physical addresses of GPU gpu's memory.
 func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -46,7 +46,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, err
 }
 
-// driverSize rounds size up to huge pages, but not beyond gpu, unless size is beyond it.
+// driverSize rounds size up to huge pages, but not beyond the GPU's size, unless size is beyond it.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {

@@ -219,8 +219,8 @@ func (w *Window) page(off uint64) []byte {
 	return w.mem[p*hugePage+off%hugePage : (p+1)*hugePage]
 }
 
-// Bytes returns the CPU's mapping of the window from off on: at most size bytes, as far as they are
-// contiguous.
+// Bytes returns the CPU's mapping of the window from off on: at most size bytes, and at most to the end of off's
+// huge page.
 func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	if gpu != w.gpu {
 		return nil, fmt.Errorf("gpu %d: %w", gpu, unix.ENODEV)

@@ -38,7 +38,7 @@ const (
 type Description struct {
 	Guests []Guest
 	NoP2P  bool // no NIC accesses GPU memory directly
-	// Scale divides the rates of links and memories; 0: 1.
+	// Scale divides the rates of links and memories, and multiplies delays; 0: 1.
 	Scale float64
 }
 
@@ -168,7 +168,7 @@ type Options struct {
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
-	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: one sleeping thread per transmit queue
+	Poll     int  // number of polling threads for all virtio NICs (nic.Pollers); 0: a goroutine per queue waits for kicks
 	Hot      bool // the threads of Poll never sleep
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is one setting that changes in a running lab.
+// Fault is a setting that can be changed in a running lab, or a removal.
 type Fault struct {
 	Kind, Key string
 	Example   string
@@ -371,8 +371,8 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes the links slower by the factor scale, and delays longer; 0: links have neither rates nor
-// delays.
+// SetScale makes links and memories slower by the factor scale, and delays longer; 0: there are neither rates
+// nor delays.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()

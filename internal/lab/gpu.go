@@ -36,7 +36,7 @@ type GPUMemory struct {
 }
 
 // allocate makes the memory of all GPUs: concurrently, unless the machine lacks memory. It returns the error
-// of the GPU with the lowest number.
+// of the failed GPU with the lowest number.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)

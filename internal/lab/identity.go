@@ -12,7 +12,7 @@ import (
 
 // AllowedMACs are the source MACs that guests may use besides their NIC's.
 type AllowedMACs struct {
-	Any  bool // all MACs of hosts, but not of other ports and the gateway
+	Any  bool // all MACs of hosts that neither another port nor the gateway uses
 	List []wire.MAC
 }
 

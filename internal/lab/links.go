@@ -22,7 +22,7 @@ type Edge struct {
 	shape *shape.Edge // nil without a rate
 }
 
-// Busy returns for how many nanoseconds packets have reserved the edge; 0 without a rate.
+// Busy returns for how many nanoseconds packets and copies have reserved the edge; 0 without a rate.
 func (e *Edge) Busy() int64 {
 	if e.shape == nil {
 		return 0
@@ -30,7 +30,7 @@ func (e *Edge) Busy() int64 {
 	return e.shape.Busy()
 }
 
-// Load is what a queue's packets cost on an edge: bytes on it per byte of payload, byte of header, buffer,
+// Load is what packets or copies cost on an edge: bytes on it per byte of payload, byte of header, buffer,
 // packet and byte on the wire.
 type Load struct {
 	*Edge

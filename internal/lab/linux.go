@@ -60,7 +60,8 @@ func Forwards(t *pcie.Tree) bool {
 }
 
 // Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on whether the NIC
-// reaches the GPU. linux returns the kernel's path. The description must be valid (Check).
+// reaches the GPU: none with NoP2P or without sockets. linux returns the kernel's path. The description must be
+// valid (Check).
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
 		return nil

@@ -36,7 +36,7 @@ const (
 // Model has the properties in which the two device models differ.
 type Model struct {
 	Name       string // Virtio or GVE
-	Kernel     bool   // the guest's kernel has the driver and TCP
+	Kernel     bool   // vnic's guests use their kernel's driver and TCP
 	Node       bool   // GPU memory is a NUMA node, not BAR 2 of an ivshmem device
 	VFIOUser   bool   // vfio-user, not vhost-user
 	QueuePairs int    // default

@@ -131,7 +131,7 @@ func (p *Port) Rate() float64 { return p.desc.Rate }
 // NIC returns the part that is common to all device models.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device returns the model's Device, of internal/nic/virtio or internal/nic/gve.
+// Device returns the model's device: a *virtio.Device, or a value that embeds a *gve.Device.
 func (p *Port) Device() any { return p.dev }
 
 // Space returns the NIC's address space for DMA.

@@ -142,8 +142,8 @@ const hasBeenRemoved = "has been removed"
 
 var errRemoved = errors.New("removed")
 
-// removing starts a goroutine that notes the result of a removal, which done receives. The caller holds
-// changing.
+// removing returns err, the reason why a removal could not be requested. If it is nil, removing starts a
+// goroutine that receives the result from done, and notes it. The caller holds changing.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)

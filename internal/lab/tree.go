@@ -36,8 +36,8 @@ func (g *Guest) switchOf(n *NIC) string {
 	return "sw" + n.Name
 }
 
-// Tree returns the PCIe tree of guest i, and its NICs' and GPUs' names. The description must be valid
-// (Check).
+// Tree returns the PCIe tree of guest i, and the names of the NICs and GPUs in it. The description must be
+// valid (Check).
 func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	c := d.Complete()
 	g := &c.Guests[i]

@@ -17,8 +17,8 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 	return s
 }
 
-// Uplink returns a service that opens an uplink, with the lab's MTU, Log and Storm. It must follow a
-// gateway's service, because an uplink drops frames from the gateway's MAC.
+// Uplink returns a service that opens an uplink, with the lab's largest MaxMTU, its Log and Storm. It must
+// follow a gateway's service, because an uplink drops frames from the gateway's MAC.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o

@@ -43,7 +43,7 @@ func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context
 	}
 }
 
-// Guests records what a command's guests do. A nil Guests ignores calls.
+// Guests records what a command's guests do. A nil Guests records nothing.
 type Guests struct {
 	mu    sync.Mutex
 	stage string

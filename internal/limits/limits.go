@@ -1,9 +1,9 @@
-// Package limits has the times after which vnic gives up waiting. list.go lists them, each with its base, a
-// time that is ample on two processors that emulate the guests. A slow machine is not broken, so each limit
-// is its base times Slow, one factor for the process.
+// Package limits has the times after which vnic gives up waiting, and a few others that grow alike. list.go
+// lists them, each with its base, a time that is ample on two processors that emulate the guests. A slow machine
+// is not broken, so each limit is its base times Slow, one factor for the process.
 //
-// Slow is at least 1 and never decreases: a user can set it (--slow or $VNIC_SLOW), and a slow boot (Booted)
-// raises it.
+// Slow is at least 1 and never decreases: a user can set it (--slow or $VNIC_SLOW), and a slow start of QEMU
+// (Started) or a slow boot (Booted) raises it.
 package limits
 
 import (
@@ -22,7 +22,7 @@ const Env = "VNIC_SLOW"
 // Max is the largest Slow.
 const Max = 1000
 
-// Limit is a time after which vnic gives up waiting, as its base.
+// Limit is one of these times, as its base.
 type Limit time.Duration
 
 // Here returns the limit on this machine: the base times Slow, which may grow.

@@ -12,11 +12,12 @@ const knownStart = 150 * time.Millisecond
 const (
 	// ProbeSilence is how long the guest of a KVM probe may print nothing.
 	ProbeSilence = Limit(2 * time.Second)
-	// Probe is how long the guest of a KVM probe may take.
+	// Probe is how long the guest of a KVM probe may take until its init reports.
 	Probe = Limit(15 * time.Second)
-	// GuestSilence is how long other guests with KVM may print nothing before their init reports.
+	// GuestSilence is how long by default other guests may print nothing before their init reports, if vnic has
+	// chosen KVM.
 	GuestSilence = Limit(time.Minute)
-	// Boot is how long a guest may take until its init reports.
+	// Boot is how long a guest may take by default until its init reports.
 	Boot = Limit(3 * time.Minute)
 	// Machine is how long a guest may run by default.
 	Machine = Limit(10 * time.Minute)
@@ -24,13 +25,13 @@ const (
 	GuestsRun = Limit(6 * time.Hour)
 	// TransferGuest is how long a guest of a transfer may run, besides the time for its bytes.
 	TransferGuest = Limit(time.Hour)
-	// QEMUVersion is how long a QEMU may take to report its abilities.
+	// QEMUVersion is how long a QEMU may take to print its version.
 	QEMUVersion = Limit(20 * time.Second)
 	// Monitor is how long a command of QEMU's monitor may take by default.
 	Monitor = Limit(10 * time.Second)
 	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end.
 	QEMUEnd = Limit(time.Second)
-	// GuestEnd is how long this process may take to notice that a connection has ended.
+	// GuestEnd is how long this process may take to notice that a guest or a connection has ended.
 	GuestEnd = Limit(2 * time.Second)
 	// PowerOff is how long a guest may take to power off.
 	PowerOff = Limit(10 * time.Second)
@@ -74,7 +75,7 @@ const (
 	DeviceReset = Limit(5 * time.Second)
 	// DeviceCommand is how long a virtio control queue's command may take.
 	DeviceCommand = Limit(5 * time.Second)
-	// BackendStop is how long a vhost-user backend may take to stop.
+	// BackendStop is how long a vhost-user backend may take for each answer while its queues are stopped.
 	BackendStop = Limit(5 * time.Second)
 	// Control is how long a NIC's in-band command may take by default.
 	Control = Limit(10 * time.Second)
@@ -170,13 +171,13 @@ const (
 
 // Limits of commands that run guests.
 const (
-	// Setup is how long a guest may take to set up its NIC.
+	// Setup is how long a guest may take to set up its NIC or an NVMe target.
 	Setup = Limit(time.Minute)
 	// SelftestSetup is how long a guest may take to prepare a selftest.
 	SelftestSetup = Limit(2 * time.Minute)
 	// Selftest is how long a program of the kernel's selftests may take by default.
 	Selftest = Limit(15 * time.Minute)
-	// Finish is how long the end of a transfer may take by default.
+	// Finish is how long the end of a transfer may take.
 	Finish = Limit(20 * time.Second)
 	// Ask is how long a guest may take for a request that needs no work.
 	Ask = Limit(20 * time.Second)
@@ -184,7 +185,7 @@ const (
 	AskState = Limit(3 * time.Second)
 	// Host is how long the vnic of another host may take to start.
 	Host = Limit(5 * time.Minute)
-	// OtherHost is how long another host's vnic may take to end.
+	// OtherHost is how long another host's vnic may take to report an error, or to end.
 	OtherHost = Limit(3 * time.Second)
 	// DialHost is how long one attempt to connect to another host may take.
 	DialHost = Limit(5 * time.Second)

@@ -118,9 +118,8 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	return err
 }
 
-// confined starts the broker, and returns its client and a function that confines this process to package
-// broker's list of calls and more. If there can be no sandbox, that is an error only if asked. In mode Off it
-// returns nil.
+// confined starts the broker, and returns its client and a function that calls its Confine. If there can be no
+// sandbox, that is an error only if asked. Without a broker, as in mode Off, the client and the function are nil.
 func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {

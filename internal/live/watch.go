@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Watch paints a vnic's counters once a second, first last, until ctx or that vnic ends.
+// Watch paints last at once, and then that vnic's counters once a second, until ctx or that vnic ends.
 func Watch(ctx context.Context, w *show.Repaint, notes io.Writer, last *stat.Snapshot) error {
 	if err := w.Paint(func(w io.Writer) error { return stat.Table(w, nil, last) }); err != nil {
 		return err

@@ -31,7 +31,7 @@ import (
 //go:embed setup.sh
 var setupScript string
 
-// irq.py needs three CPUs, toeplitz.py four.
+// irq.py needs three CPUs; the cases rps_* of toeplitz.py, which need two more than there are queues, are skipped.
 const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30
@@ -41,7 +41,7 @@ const (
 	remoteNetns = "remote"
 )
 
-// bench is a lab with one guest, and the files from which it boots.
+// bench is a lab whose first guest runs the tests, and the files from which that guest boots.
 type bench struct {
 	*session.Session // nil: no guest
 	opt              *Options
@@ -62,8 +62,8 @@ type bench struct {
 	first time.Duration // time from began to the first test; 0: no test yet
 }
 
-// describe returns the description of the lab: a guest with two NICs of the model. The second is the tests'
-// remote end; the first has a GPU.
+// describe returns the description of the lab: without Device, a guest with two NICs of the model. The second
+// is the tests' remote end; the first has a GPU.
 func (o *Options) describe(maxMTU int) lab.Description {
 	if o.Device != "" { // QEMU has the NICs; a lab needs a port
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}

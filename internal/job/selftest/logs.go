@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// openLogs makes Options.LogDir with a file for the console.
+// openLogs makes Options.LogDir, unless it is "", with a file for the console.
 func (b *bench) openLogs() error {
 	dir := b.opt.LogDir
 	b.consoleLog = io.Discard

@@ -28,7 +28,7 @@ type Options struct {
 	NIC      string        // lab.GVE or lab.Virtio
 	Device   string        // a model of QEMU's NICs; "": a NIC of vnic
 	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs except NotForUs
-	Queues   int           // queue pairs of each NIC
+	Queues   int           // queue pairs of each NIC; with Device DefaultQueues
 	Sabotage *nic.Sabotage // faults of the tested NIC; nil: none
 	IOMMU    bool          // the guest's kernel translates the NICs' addresses
 	Timeout  time.Duration
@@ -36,16 +36,16 @@ type Options struct {
 
 	Source  string // a kernel source tree; "": the source package of the guest kernel's series
 	Tests   string // directory with files that replace files of the tests; "": none
-	Patched bool   // programs that vnic's patches change run a second time, patched
+	Patched bool   // programs that vnic's patches change run a second time, patched, if the patches apply
 
-	Shell  bool // a shell in the guest at the first failure that leaves it running
+	Shell  bool // a shell in the guest after the first failure, or complaint of the kernel, that leaves it running
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer
 	GDB    int    // port; 0: none
 	LogDir string // directory for the output of programs and console; "": none
 
-	Doing func(what string) // called with the current step; "": tests begin
+	Doing func(what string) // called with the current step; "": tests, or the user's shell, begin
 	Ended func(p *results.Program)
 }
 

@@ -33,12 +33,12 @@ var NotForUs = map[string]string{
 }
 
 // smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve accepts
-// AF_XDP pools only if the longest possible frame fits a buffer (gve_main.c, gve_reg_xsk_pool).
+// AF_XDP pools only if the longest possible frame fits a buffer (gve_main.c, gve_xsk_pool_enable).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
 type program struct {
 	name string   // path below drivers/net, as "hw/csum.py"
-	only []string // cases; nil: all
+	only []string // cases that the user named; nil: none
 }
 
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
@@ -49,7 +49,7 @@ func (p *program) patches() []string {
 
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
 
-// listed returns the programs in kselftest-list.txt, whose lines are COLLECTION:FILE.
+// listed returns the programs of collections in kselftest-list.txt, whose lines are COLLECTION:FILE.
 func listed(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -95,7 +95,8 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find returns the full name of a program, as "hw/csum.py" for "csum.py" or "csum", if only one matches.
+// find returns the full name of a program, as "hw/csum.py" for "csum.py" or "csum". Unless name is a full name,
+// with or without extension, it is an error if several programs match.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

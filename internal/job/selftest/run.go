@@ -44,7 +44,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	}
 	run = b.describeRun()
 	if b.expected, err = expect.Of(run.Model, run.Kernel); err != nil {
-		b.expected, err = nil, nil // without expectations nothing is judged
+		b.expected, err = nil, nil // without expectations no case is left out
 	}
 	for range max(1, o.Repeat) {
 		for _, p := range list {
@@ -65,7 +65,8 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases returns an error if a program has no case that the user named, as far as the cases are known.
+// checkCases returns an error for a case that the user named and its program does not have, if the program's
+// cases are known.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
@@ -87,7 +88,7 @@ type UsageError struct{ error }
 
 func (e *UsageError) Unwrap() error { return e.error }
 
-// List returns the programs of the guest's kernel, or the cases of the programs in o.
+// List returns the programs of the tests, or the cases of the programs in o.
 func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -173,7 +174,8 @@ func (b *bench) columns(p *program) []results.Column {
 	return list
 }
 
-// withoutPatches returns a result without cases if patches of the program do not apply; otherwise nil.
+// withoutPatches returns a result without cases if the column is Patched and patches of the program do not
+// apply; otherwise nil.
 func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
 	if column != results.Patched {
 		return nil
@@ -190,7 +192,8 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs a program. It boots a guest if there is none. Without an error the next program can run.
+// program runs a program, unless its patches do not apply. It boots a guest if there is none. Without an error
+// the next program can run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -259,8 +262,8 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut returns the cases that would end the guest, and the names of the others, if known. Cases that the
-// user names are not left out.
+// leaveOut returns the cases that would end the guest, and the names of the others, if they are known. If the
+// user names cases it returns none.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -289,8 +292,8 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program until it ends, its time is over, or the guest ends. It returns an error if KVM
-// has stopped the guest: the next guest would stop, too.
+// runProgram runs a program until it ends, its time is over, ctx ends, or the guest ends. It returns an error
+// if KVM has stopped the guest: the next guest would stop, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -335,7 +338,7 @@ func (b *bench) payload() (x payload) {
 }
 
 // since judges a program that uses device memory: if a case passed, payload must have been in device memory
-// since before.
+// since the reading before.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -50,8 +50,8 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether l.rule lets the peer use the socket, whatever the file's mode is now. It notes a
-// refused user once.
+// admits reports whether the peer may use the socket: everybody may if l.note is nil, else those whom l.rule
+// admits, which also looks at the file's present group and mode. It notes a refused user once (access.Told).
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

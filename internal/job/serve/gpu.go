@@ -20,7 +20,8 @@ type gpuSockets struct {
 
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes these sockets beside the ports'. The caller closes the result, even after an error.
+// shareGPUs makes these sockets beside the ports', if sharesGPUs. The caller closes the result, even after an
+// error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)

@@ -31,7 +31,7 @@ type listener struct {
 	outside func() error // removes the file, by the broker; nil: this process does it
 
 	rule     access.Rule
-	note     func(format string, args ...any) // nil: everybody may connect
+	note     func(format string, args ...any) // nil: admits admits everybody
 	reported access.Told                      // users whose refusal was noted
 }
 
@@ -83,7 +83,7 @@ func private(path string) (os.FileInfo, error) {
 }
 
 // lockDir locks a directory, so that other vnics make no sockets there until unlock. It goes on without a
-// lock that it cannot get within limits.Directory.
+// lock that it cannot get, at the latest after limits.Directory.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) { // a user may write to a directory that he cannot read
@@ -110,7 +110,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Close closes the socket, and removes its file.
+// Close closes the socket, and removes the file that listen made.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
 		if l.UnixListener != nil {

@@ -33,7 +33,7 @@ type Report struct {
 	Client        bool         `json:"client"`  // QEMU listens at the sockets
 	Gateway       string       `json:"gateway"` // "": none
 	KernelArgs    string       `json:"kernel_args"`
-	GPUModule     bool         `json:"gpu_module,omitempty"` // guests need vnicgpu.ko, the driver of their GPUs
+	GPUModule     bool         `json:"gpu_module,omitempty"` // some guests need vnicgpu.ko, the driver of their GPUs
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for each port
 	Ports         []PortReport `json:"ports"`
@@ -49,7 +49,7 @@ type Report struct {
 	program string   // name or path of this program
 	qemu    []string // begin of a command that starts QEMU
 	gateway gateway.Options
-	clock   string // end of KernelArgs, for several CPUs without KVM; may be ""
+	clock   string // end of KernelArgs, for several CPUs unless Options.Accel is KVM; may be ""
 }
 
 // PortReport describes a port.
@@ -61,7 +61,7 @@ type PortReport struct {
 	Addr6    string `json:"addr6"`
 	GPUBytes uint64 `json:"gpu_bytes"` // 0: none
 	GPUPath  string `json:"gpu_path"`
-	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath.
+	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath, if there is one.
 	GPUSocket string   `json:"gpu_socket"`
 	QEMU      []string `json:"qemu"` // its arguments
 }
@@ -142,8 +142,8 @@ const noKASLR = "nokaslr"
 
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in the printed arguments. With one, a guest may lose kicks under TCG
-// (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed arguments without a lab file. With one, a guest may lose kicks
+// under TCG (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
 // newReport reports a lab's NICs with QEMU's arguments. shared: QEMUs get the GPUs' memory from sockets.

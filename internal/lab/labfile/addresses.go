@@ -15,7 +15,7 @@ func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
 	return netip.PrefixFrom(netip.AddrFrom4(b4), 24), netip.PrefixFrom(netip.AddrFrom16(b6), 64)
 }
 
-// Given returns the addresses of a NIC that differ from Addrs; zero: not given.
+// Given returns the addresses of a NIC that differ from Addrs; zero: it does not.
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -29,7 +29,7 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 }
 
 // addresses checks the addresses of NIC i: a given address must be usable for a host, and no subnet may
-// overlap that of an earlier NIC.
+// overlap that of an earlier NIC of the guest.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {

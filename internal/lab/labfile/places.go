@@ -219,7 +219,7 @@ func (d *document) plain() (err error) {
 	return err
 }
 
-// keys returns the keys of a mapping in the file's order, without merge keys.
+// keys returns the keys of the entries of a mapping, in their order, without merge keys.
 func (d *document) keys(n ast.Node) (list []string) {
 	for _, v := range d.entries(n) {
 		if !v.Key.IsMergeKey() {

@@ -36,7 +36,7 @@ const (
 	PXB                  // several switches, and no host bridge
 	PHB                  // a host bridge
 	NODE                 // two host bridges of one NUMA node
-	SYS                  // the link between NUMA nodes
+	SYS                  // two host bridges that are not known to be of one NUMA node
 )
 
 var distances = []string{Same: "X", PIX: "PIX", PXB: "PXB", PHB: "PHB", NODE: "NODE", SYS: "SYS"}

@@ -11,7 +11,8 @@
 // not wait for one another, and requests hardly wait for payload: otherwise two transfers over the same two
 // edges would delay each other. Take does not sleep: it returns the time until which to wait.
 //
-// Edges use no locks. A packet costs a load and a compare-and-swap for each edge.
+// Edges use no locks. A packet costs an atomic add, a load and a compare-and-swap for each edge, unless another
+// thread interferes.
 //
 // With a scale of n packets need n times as long.
 //

@@ -89,8 +89,8 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-// command is one of apt's programs. Its temporary files are in t.dir, because an interrupted apt does not
-// remove them.
+// command returns the settings to run one of apt's programs. Its temporary files are in t.dir, because an
+// interrupted apt does not remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
 	return proc.Command{Dir: dir, Stdout: stdout,
 		Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf"), "TMPDIR=" + filepath.Join(t.dir, "tmp")}}

@@ -33,7 +33,7 @@ type Bundle struct {
 	Leave    []string // packages that are not installed although others need them
 	Only     []string // if not nil, only Packages and these are installed
 	Suites   []string // suites to search, best first; nil: the suites of versions.lock
-	Want     string   // preferred version; "": the first suite's
+	Want     string   // preferred version; "": that of versions.lock, else the first suite's
 	// Build processes the unpacked tree; may be nil.
 	Build func(ctx context.Context, root string) error
 	// Downloading receives the number of bytes before a download; may be nil.

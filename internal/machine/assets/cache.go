@@ -32,7 +32,7 @@ import (
 type cache struct{ dir string }
 
 // CacheDir returns the cache's path, without creating it. The error is a *Missing if there is no path, or if
-// other users may write there.
+// other users may write there, or own it (trust.go).
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -122,8 +122,9 @@ type tree struct {
 	For      []string  `json:"for,omitempty"` // imported, with only the files that these commands need
 }
 
-// load reads resolved.json, without trees that no longer exist; a malformed one counts as empty. A tree that
-// others may write is an error. Of bundles' trees, which have many files, it checks only the directory.
+// load reads resolved.json, without trees that no longer exist; a missing, unreadable or malformed one counts
+// as empty. A tree that others may write (trust.go) is an error. Of bundles' trees, which have many files, it
+// checks only the directory.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))

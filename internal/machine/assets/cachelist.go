@@ -326,7 +326,7 @@ func hold(dir string) (fd int, err error) {
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil, true // removing it returns the error
+		return nil, true // no directory, or removing it returns the error
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		_ = f.Close()

@@ -176,8 +176,8 @@ func partialKey(t *tree, names []string) string {
 // maxProgram bounds the program's size.
 const maxProgram = 512 << 20
 
-// stripped returns an ELF program without what follows its segments, which Go's linker allows. Files that are
-// no valid 64-bit little-endian ELF are returned whole.
+// stripped returns an ELF program without the symbols and debug information that follow its segments. Files that
+// are no valid 64-bit little-endian ELF are returned whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {

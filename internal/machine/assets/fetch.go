@@ -82,7 +82,7 @@ type Kernel struct {
 	Source  string `json:"source"`  // SourceGiven, SourceCache
 	Suite   string `json:"-"`       // "" = unknown
 
-	// Partial are the commands for which the kernel was imported; "": it has all modules.
+	// Partial are the commands for which the kernel was imported; "": it was not imported.
 	Partial string `json:"-"`
 }
 

@@ -53,8 +53,8 @@ func CompilePython(ctx context.Context, root string) error {
 	return nil
 }
 
-// RunByOwnLoader makes the programs below directories (patterns) of a tree of packages run with the tree's
-// loader and libraries. A script replaces each program, because compilers call programs by path.
+// RunByOwnLoader makes the dynamic programs below directories (patterns) of a tree of packages run with the
+// tree's loader and libraries. A script replaces each of them, because compilers call programs by path.
 // RunByOwnLoader also calls MergeUsr.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string

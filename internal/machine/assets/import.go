@@ -41,8 +41,9 @@ type Imported struct {
 	Trees []string `json:"trees"` // as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache. It replaces no tree, and after an error the cache's current trees
-// are unchanged. It runs the archive's QEMU to check it.
+// Import reads an archive into the cache. It changes and removes no tree; its trees become the current ones,
+// except where the current one has the same packages and all their files. After an error the current trees are
+// as before. Import runs the archive's QEMU to check it.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {

@@ -16,7 +16,7 @@ var files embed.FS
 // MaxSize bounds a file, in bytes.
 const MaxSize = 1 << 20
 
-// ErrUnknown means that there are no expectations for a kernel, or for a device model with it.
+// ErrUnknown means that there is no suite for a kernel, or no expectations for a device model with it.
 var ErrUnknown = errors.New("nothing is written down")
 
 // SuiteOf returns the suite for a kernel's release, or ErrUnknown.
@@ -46,7 +46,7 @@ func Of(model, release string) (*Expectations, error) {
 // read returns an embedded file, or ErrUnknown with the text about.
 func read(name, about string) ([]byte, error) {
 	text, err := files.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) { // a name with ".." is invalid
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
 		return nil, fmt.Errorf("%w of %s", ErrUnknown, about)
 	}
 	return text, err

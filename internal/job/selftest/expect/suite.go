@@ -19,7 +19,7 @@ type Suite struct {
 	// Patches are vnic's changes of the tests, by name.
 	Patches map[string]Patch `yaml:"patches"`
 	// Programs has the cases of each program, in the order in which the program lists them with -l. A program without
-	// cases is judged only as a whole.
+	// cases is judged as a whole.
 	Programs map[string][]string `yaml:"programs"`
 }
 
@@ -39,7 +39,7 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked reports whether a case matches one of the patterns, which are names or shell patterns as for
+// Asked reports whether a case matches one of the patterns, which are names or patterns of path.Match, for
 // ksft.py's -t; without patterns it does.
 func Asked(name string, patterns []string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })

@@ -11,14 +11,14 @@ type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on the device under test; of several runs the better one
+	Result  ktap.Result // on the device under test: the first that is not bad, else the last; "": none
 }
 
 // Bad reports whether the case fails or has no result.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
-// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs,
-// although their program ran there.
+// Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs, if one
+// of runs has their program in the same column.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]

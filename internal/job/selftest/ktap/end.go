@@ -38,7 +38,8 @@ type Summary struct {
 	// NotRun are the planned cases without a result: Number, and Name if known.
 	NotRun []Case
 	Totals *Totals // counted by the program itself; may be nil
-	// Troubles are sentences about contradictions between cases, plan, totals and exit status.
+	// Troubles are sentences about contradictions between cases, plan, totals and exit status, about a program
+	// that bailed out, and about more cases than MaxCases.
 	Troubles []string
 	// Diagnostics is the output after the last case.
 	Diagnostics []string

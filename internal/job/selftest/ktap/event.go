@@ -6,11 +6,11 @@ const Whole = "(program)"
 // Case is one test.
 type Case struct {
 	Number int    // as printed or planned; 0: no number
-	Name   string // without the program's name; "#3": the case has only a number
+	Name   string // without the program's name; "#3": the case has only a number. Subtests: as printed
 	Result Result
 	// Directive is the keyword after the hash sign, as SKIP; may be "".
 	Directive string
-	// Reason is the text after the directive, or says why the parser decided the result.
+	// Reason is the text after the hash sign and the directive, or says why the parser decided the result.
 	Reason string
 	// Diagnostics are the lines, without "# ", since the previous case's end.
 	Diagnostics []string

@@ -102,10 +102,10 @@ func parseTotals(comment string) (t Totals, found bool) {
 	return t, true
 }
 
-// a control sequence of terminals (ECMA-48, 5.4)
+// a control sequence of terminals, or a control function of the C1 set (ECMA-48, 5.4 and 5.3)
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// Clean makes valid UTF-8 text, without control characters and escape sequences, of a guest's bytes.
+// Clean makes valid UTF-8 text, without control characters and control sequences, of a guest's bytes.
 func Clean(line []byte) string {
 	s := string(line)
 	if strings.IndexByte(s, 0x1b) >= 0 {

@@ -10,9 +10,9 @@ import (
 const (
 	MaxLine        = 4 << 10 // bytes of a line
 	MaxCases       = 4096    // cases of a program, with subtests
-	MaxDiagnostics = 200     // lines about a case
+	MaxDiagnostics = 200     // lines about a case, at each level of nested tests
 	MaxKept        = 8 << 20 // bytes of a program's diagnostics and reasons
-	MaxDepth       = 8       // levels of nested tests; deeper lines are diagnostics
+	MaxDepth       = 8       // levels of tests, with the outermost; deeper lines are diagnostics
 	maxContinued   = 16      // further lines of a reason
 	maxName        = 256     // bytes of a name, and beyond MaxKept of a reason
 	maxTroubles    = 16
@@ -35,10 +35,10 @@ type Parser struct {
 	started bool // a line of KTAP has come
 
 	plan      int // cases; -1: no plan
-	next      int // number of the running case
+	next      int // number of the running or next case
 	begun     bool
 	done      map[int]bool // cases with a result, by number
-	stored    int          // kept cases, with subtests
+	stored    int          // cases with a result line, with subtests
 	kept      int          // kept bytes of diagnostics and reasons
 	levels    []level      // of nested tests, the outermost first; never empty
 	counts    map[Result]int
@@ -176,7 +176,7 @@ func (p *Parser) begin() {
 	}
 }
 
-// known returns the name of a case without a result; "": unknown.
+// known returns the name of a case that has not printed its own; "": unknown.
 func (p *Parser) known(number int) string {
 	if number >= 1 && number <= len(p.opts.Names) {
 		return p.opts.Names[number-1]

@@ -11,8 +11,7 @@ import (
 )
 
 // JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict
-// does not match. A case that fails as expected, or is new and does not pass, is skipped, with its reason. A
-// case that is not judged is a failure, or error, if it failed.
+// does not match, or that failed and is not judged. Other cases that do not pass are skipped, with the reason.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0

@@ -16,8 +16,8 @@ import (
 )
 
 // SideBySide writes a Markdown table with a row for each program and a column for each run and column of
-// tests. A cell has the numbers of cases that pass, fail and skip, as 4/0/1, and after an x the number that
-// fail as their author expects.
+// tests. The cell of a program that ran has the numbers of cases that pass, fail and skip, as 4/0/1, and after
+// an x, unless it is 0, the number that fail as their author expects.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int
@@ -61,8 +61,8 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick lists the cases that pass on QEMU's own virtio-net and not on vnic's virtio, if runs has both,
-// and returns how many of them fail or have no result.
+// Yardstick, if runs has both, lists cases that pass on QEMU's own virtio-net and in no run on vnic's virtio
+// (expect.Behind), and returns how many of all these fail or have no result.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run

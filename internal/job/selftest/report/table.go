@@ -16,12 +16,12 @@ import (
 
 // bounds of what is printed about one case
 const (
-	shownLines = 12 // last lines of the diagnostics, with an exception's text
+	shownLines = 12 // first lines of the reason, and last lines of the diagnostics
 	shownTrace = 16 // first lines of a complaint
 )
 
-// Table prints a run: a line for each program, then cases that do not pass, with the reasons, then cases that
-// do not match.
+// Table prints a run: a line for each program, then cases that do not pass, as expected, with the reasons, then
+// cases that do not match (deviations), and the verdict.
 func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
 	if err := programs(w, run, j); err != nil {
@@ -117,7 +117,7 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 }
 
 // deviations prints cases that do not match, pass unexpectedly, or fail without an expectation, and the
-// kernel's complaints.
+// kernel's unexpected complaints.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]

@@ -31,7 +31,7 @@ type Recorder struct {
 	parser *ktap.Parser
 	began  time.Time
 	since  time.Time // begin of the running case
-	due    int       // number of the running case
+	due    int       // number of the running or next case
 	prog   Program
 	number []int // numbers of prog.Cases
 	splats []int // due when the complaint came, for each of prog.Splats

@@ -15,7 +15,7 @@ type Column string
 
 // Columns.
 const (
-	Unmodified Column = "unmodified" // of the kernel's source package
+	Unmodified Column = "unmodified" // without vnic's patches
 	Patched    Column = "patched"    // with vnic's patches
 )
 
@@ -110,7 +110,7 @@ func (p *Program) Case(name string) *Case {
 	return nil
 }
 
-// Program returns a program's results in a column; nil: none.
+// Program returns a program's first results in a column; nil: none.
 func (r *Run) Program(name string, column Column) *Program {
 	i := slices.IndexFunc(r.Programs, func(p Program) bool { return p.Name == name && p.Column == column })
 	if i < 0 {

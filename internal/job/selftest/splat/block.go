@@ -78,14 +78,14 @@ var (
 	symbol = regexp.MustCompile(`([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[([\w-]+)[^\]]*\])?`)
 	// the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc
 	place = regexp.MustCompile(`^(RIP: |pc : )`)
-	// functions that only report a complaint, or wait
+	// functions that are not to blame: they report a complaint, wait, lock, or copy memory
 	reporters = regexp.MustCompile(`^_*(dump_stack|show_stack|print_|kasan_|kmsan_|kcsan_|kfence_|ubsan_|asan_|` +
 		`check_region|report_|schedule|might_|cant_|lockdep_|lock_acquire|lock_release|validate_chain|mark_lock|panic|` +
 		`vpanic|warn|handle_bug|exc_|asm_|nmi_|watchdog_|refcount_warn|mutex_lock|memcpy$|memset$|memmove$)`)
 )
 
-// function returns the function to blame: in the line of the instruction pointer, in the title, or the first
-// of the trace.
+// function returns the function to blame, which is none of reporters: in the line of the instruction pointer,
+// in the title, or the first in the block.
 func (b *block) function() (name, module string) {
 	find := func(text string) bool {
 		m := symbol.FindStringSubmatch(text)
@@ -104,7 +104,7 @@ func (b *block) function() (name, module string) {
 		return name, module
 	}
 	for _, l := range b.splat.Lines {
-		if !strings.HasPrefix(strings.TrimSpace(l), "?") && find(l) { // a guess of the unwinder
+		if !strings.HasPrefix(strings.TrimSpace(l), "?") && find(l) { // "?": a guess of the unwinder
 			return name, module
 		}
 	}

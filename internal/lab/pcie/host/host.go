@@ -129,7 +129,7 @@ func (d *device) wanted() bool { return d.nic() || d.gpu() || d.class>>8 == clas
 
 func (d *device) nic() bool { return d.class>>16 == classNetwork }
 
-// gpu reports whether the device is a GPU, or a vnic guest's ivshmem-plain.
+// gpu reports whether the device is a GPU or another accelerator, or a vnic guest's ivshmem-plain.
 func (d *device) gpu() bool {
 	return d.vendor == 0x1af4 && d.device == 0x1110 || d.class>>16 == classDisplay || d.class>>16 == classAccel ||
 		d.class>>8 == classCo

@@ -78,7 +78,7 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	return os.Rename(made, path)
 }
 
-// warning matches a warning about the module's source.
+// warning matches a warning about a source or header file.
 var warning = regexp.MustCompile(`(?m)^(\S*/)?[a-z]+\.[ch]:[0-9:]* warning`)
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }

@@ -23,8 +23,8 @@ type compiler struct {
 // programs are required for a build, besides a compiler.
 var programs = []string{"make", "ld", "strip"}
 
-// findCompiler returns this machine's compiler, $CC or gcc; nil if a program is missing or does not work.
-// work is for test output.
+// findCompiler returns this machine's compiler, $CC or gcc; nil if it does not work, or one of programs is
+// missing. work is for test output.
 func findCompiler(ctx context.Context, work string) *compiler {
 	cc := strings.Fields(os.Getenv("CC"))
 	if len(cc) == 0 {
@@ -61,7 +61,7 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 // compilerBundle is Debian's compiler, of any version.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
-		// for sanitizers
+		// libraries that a kernel module does not need, as sanitizers'
 		Leave:  []string{"libasan8", "liblsan0", "libtsan2", "libubsan1", "libhwasan0", "libitm1", "libquadmath0"},
 		Suites: suites(machineSuite("/etc/os-release")),
 		Build: func(ctx context.Context, root string) error {
@@ -87,8 +87,8 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 	return c, nil
 }
 
-// finish makes the programs below these directories of a tree of packages runnable, and merges /lib of Debian
-// 12 and older into /usr.
+// finish makes the programs below these directories of a tree of packages runnable, and merges the directories
+// that packages of Debian 12 and older have beside /usr, as /lib, into it.
 func finish(ctx context.Context, root string, dirs ...string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		old := filepath.Join(root, dir)

@@ -152,7 +152,7 @@ func (o *Options) path(h *headers) (string, error) {
 	return filepath.Join(cache, assets.GPUModules, name), err
 }
 
-// key returns the hash of the build's inputs.
+// key returns the hash in the module's name (doc.go). h are the user's headers; nil: none.
 func (o *Options) key(h *headers) (string, error) {
 	sum := sha256.New()
 	part := func(name string, content []byte) {

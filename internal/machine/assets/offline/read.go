@@ -140,8 +140,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError) and of contexts
-// unchanged.
+// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError), context.Canceled and
+// context.DeadlineExceeded unchanged.
 func damaged(name string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

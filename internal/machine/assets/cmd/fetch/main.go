@@ -1,5 +1,5 @@
-// Command fetch fetches QEMU and the guests' kernel into vnic's cache. `make demo` runs it while Go compiles
-// vnic.
+// Command fetch fetches QEMU and the guests' kernel, if they are missing, into vnic's cache (assets.Fetch). `make
+// demo` runs it while Go compiles vnic.
 package main
 
 import (
