@@ -12,7 +12,7 @@ const MinGSOSize = 8
 // ErrBadGSO is the error for an invalid super-packet.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// Allocated only once, because a guest can cause any number of them.
+// A guest can cause any number of these errors, so they are allocated only once.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -29,7 +29,7 @@ type Segmenter struct {
 	meta       Meta
 	payloadLen uint32
 	mss        uint32
-	addresses  uint16 // of the pseudo-header without the length
+	addresses  uint16 // sum of the pseudo-header without the length
 	id         uint16 // of IPv4
 }
 
