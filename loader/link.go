@@ -53,7 +53,7 @@ type link struct {
 	c    devmem.Conn
 	s    *devmem.Stream
 	m    *memory
-	flow devmem.FlowID // 0: none, so heads are in host memory
+	flow devmem.FlowID // 0: none (Config.Copy), so heads are in host memory
 	stop func() bool   // undoes hold
 
 	parser headParser
