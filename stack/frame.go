@@ -28,7 +28,7 @@ type txHeader struct {
 	summed bool
 }
 
-// It returns false if they do not fit.
+// It returns false if the headers of pkt do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {
