@@ -56,7 +56,7 @@ type fetch struct {
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
 // beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
 // error of the connection that made no progress for Config.Retry, the cause of the context's end,
-// net.ErrClosed, and those of Memory and Device.AddFlow. After an error the Object can still be used; the memory
+// net.ErrClosed, and the errors of Memory and Device.AddFlow. After an error the Object can still be used; the memory
 // of pieces without a call of done has any content.
 func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx context.Context) (Piece, bool),
 	done func(Piece) error) error {

@@ -196,7 +196,7 @@ type verdict uint8
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // the pool has few pages, or no slot is free
+	refuse          // the pool has few pages, or shadowQueue.take failed
 )
 
 // maxWindow is how far ahead payload may be before it counts as outside of the window.

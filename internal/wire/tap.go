@@ -24,8 +24,8 @@ type Placement struct {
 	Payload   []dma.Segment // where the payload lies; nil: unknown
 }
 
-// Nowhere is a Placement without queue and place: of most dropped packets, and of packets whose place only
-// their port knows.
+// Nowhere is a Placement without queue and place, such as that of a packet that was dropped before it reached a
+// queue, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
 // PlacementReporter is a Port that itself calls Received of its link's tap for the packets that it gets.
