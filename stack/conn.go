@@ -135,7 +135,7 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	return s.Wait(sig, c.closed, d)
 }
 
-// failure returns the error of a connection that failed with netstack's err.
+// failure returns the error of a call for which netstack returned err.
 func (c *Conn) failure(err tcpip.Error) error {
 	if err := c.s.failed(); err != nil {
 		return err

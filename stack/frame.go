@@ -23,7 +23,7 @@ type txHeader struct {
 	n    int // bytes of b in use
 	l4   int // 0: the packet has no transport header
 	ipv6 bool
-	// The checksum of the pseudo-header without the length.
+	// The sum of the pseudo-header without the length, if summed.
 	sum    uint16
 	summed bool
 }
