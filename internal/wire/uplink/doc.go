@@ -27,8 +27,8 @@
 // One goroutine reads the socket, and waits for a free buffer. A nic.Sender passes the frames on to the
 // switch, and holds frames for receivers without buffers for a limited time.
 //
-// Input is hostile. The uplink copies and sums the bytes of a frame at most once; a drop costs counters and at
-// most one log line a second for each reason.
+// Input is hostile. The uplink copies and sums the bytes of a frame at most once; it counts each drop, and logs at
+// most one line a second for each reason.
 //
 // The MTU is checked once, at the start: for VXLAN, that of the route to the peer minus the outer headers, as
 // the outer packet must not be fragmented (RFC 7348, 4.3); for a tap the device's.
