@@ -15,7 +15,7 @@
 // ETags are strong, dates are not compared.
 //
 // A server that answers 412 may have the same file under a weak ETag, which never matches If-Match. After a
-// 412 new connections send requests without conditions.
+// 412, new connections and ReadHost send requests without conditions.
 //
 // A response is accepted only if its status is 206, its range is the one that was asked for, and its body has
 // no coding. The package refuses TLS, because it cannot decrypt a record in device memory.
