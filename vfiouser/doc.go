@@ -1,8 +1,8 @@
 // Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a PCI device
 // in this process for a virtual machine in another.
 //
-// A Server puts the ranges that the client maps for DMA into a dma.Space; a range without a descriptor
-// gets no access. The client gets the reply that a range is unmapped only after the device was called
+// A Server puts the ranges that the client maps for DMA into a dma.Space; a range without a descriptor gets no
+// access. The client gets the reply that a range is unmapped only after the device was called
 // (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has left it.
 //
 // The client is hostile. A breach of the protocol (ErrBadMessage) ends the connection, and so does a file whose
