@@ -8,10 +8,9 @@
 // owns them.
 //
 // A frontend is not trusted. A breach of the protocol ends the connection with ErrBadMessage or ErrUnsupported,
-// and so does a file whose file system does not answer, with dma.ErrBlocked.
-// A valid request that cannot be fulfilled is refused by REPLY_ACK if the frontend asked for an acknowledgement
-// (GET_CONFIG: by an empty reply); else it is logged, or ends the connection if both ends would disagree from
-// then on (features, memory).
+// a file whose file system does not answer ends it with dma.ErrBlocked. Another request that cannot be fulfilled
+// is refused by REPLY_ACK if the frontend asked for an acknowledgement (GET_CONFIG: by an empty reply); else it is
+// logged, or ends the connection if both ends would disagree from then on (features, memory).
 //
 // A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions.
 //
