@@ -29,7 +29,7 @@ const (
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // of the pool, for each connection: enough for a response head
+	poolEach = 16 * devmem.PageSize // least size of the pool for each connection: enough for a response head
 )
 
 // Config configures how a file is read.
@@ -47,7 +47,7 @@ type Config struct {
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections
-	Pipeline    int    // requests in progress on each connection, 1 to 16; 0 means DefaultPipeline
+	Pipeline    int    // most requests in progress on a connection, 1 to 16; 0 means DefaultPipeline
 	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
 
 	// Header has headers for the requests, for example Authorization. The value of Host replaces the URL's host
@@ -57,8 +57,9 @@ type Config struct {
 	// Timeout is how long connecting to a server may take, and how long the server may send nothing after a
 	// request. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Retry is how long a worker connects or requests again without receiving a byte of the file, after its
-	// connection broke or the server refused for now (408, 429, most 5xx). 0 means DefaultRetry.
+	// Retry is how long a worker of Fetch connects or requests again without receiving a byte of the file, after its
+	// connection broke or the server refused for now (408, 429, most 5xx). Open and ReadHost only repeat requests
+	// that the server refused for now. 0 means DefaultRetry.
 	Retry time.Duration
 
 	now   func() time.Time // tests; nil: package time's

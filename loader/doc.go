@@ -6,8 +6,8 @@
 // of records of one size in batches for a training loop, and [Safetensors] reads a file of tensors in the
 // safetensors format.
 //
-// Without Config.Copy, the heads of responses (status line and header fields) are received in device memory
-// like the bodies, and are read there, at most 512 bytes at a time (devmem.Memory's Look).
+// Without Config.Copy, Fetch receives the heads of responses (status line and header fields) in device memory
+// like the bodies, and reads them there, at most 512 bytes at a time (devmem.Memory's Look).
 //
 // Later requests carry the file's strong ETag (If-Match), or else its date (If-Unmodified-Since; RFC 9110,
 // section 13.1), and the ETag, date and size of each response are compared with the first response's. If they
@@ -15,7 +15,7 @@
 // ETags are strong, dates are not compared.
 //
 // A server that answers 412 may have the same file under a weak ETag, which never matches If-Match. After a
-// 412 new connections send requests without conditions.
+// 412, new connections and ReadHost send requests without conditions.
 //
 // A response is accepted only if its status is 206, its range is the one that was asked for, and its body has
 // no coding. The package refuses TLS, because it cannot decrypt a record in device memory.

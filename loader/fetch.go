@@ -26,7 +26,7 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for. off, n and mem are the rest.
+// span is the part of a piece that one request asks for. off, n and mem describe the bytes that have not come.
 type span struct {
 	off, n, mem uint64
 	all         uint64 // n when the span was made
@@ -46,18 +46,18 @@ type fetch struct {
 	idle   atomic.Int64
 }
 
-// Fetch brings pieces of the file to a buffer in device memory, of the pool's GPU, on all connections. It
-// calls next from one goroutine for one piece after the other; next may block until its context ends. At most
-// 2 x Connections x Pipeline + 1 pieces from next lack bytes at a time. Fetch calls done once for each
-// complete piece, in any order, from the goroutine that called Fetch, until the first error. It returns when
-// it no longer writes to dst: nil if next has no more pieces and all are complete, or else the first error,
-// which may be done's.
+// Fetch brings pieces of the file to a buffer in device memory (without Config.Copy of the pool's GPU), on all
+// connections. It calls next from one goroutine for one piece after the other; next may block until its context
+// ends. At most 2 x Connections x Pipeline + 1 pieces from next wait for bytes of the server at a time. Fetch
+// calls done once for each complete piece, in any order, from the goroutine that called Fetch, until the first
+// error. It returns when it no longer writes to dst: nil if next has no more pieces and all are complete, or else
+// the first error, which may be done's.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
 // beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
 // error of the connection that made no progress for Config.Retry, the cause of the context's end,
-// net.ErrClosed, and Memory's. After an error the Object can still be used; the memory of pieces without a
-// call of done has any content.
+// net.ErrClosed, and the errors of Memory and Device.AddFlow. After an error the Object can still be used; the memory
+// of pieces without a call of done has any content.
 func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx context.Context) (Piece, bool),
 	done func(Piece) error) error {
 	ctx, cancel, end, err := o.begin(ctx)
@@ -68,7 +68,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 	if err := o.checkBuffer(dst); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	most := o.c.Connections * o.c.Pipeline // spans holds as many more
+	most := o.c.Connections * o.c.Pipeline // spans of all workers; the channel holds as many more
 	f := &fetch{o: o, dst: dst, spans: make(chan span, most), landed: make(chan span, most)}
 	f.idle.Store(int64(o.c.Connections))
 	var work sync.WaitGroup

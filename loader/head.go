@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	lookStep  = 512      // of a head
-	headLimit = 16 << 10 // of a head
+	lookStep  = 512      // most bytes of a head that are read at once
+	headLimit = 16 << 10 // most bytes of a head
 	interims  = 8        // for one request: responses 1xx and the final one
 )
 

@@ -53,7 +53,7 @@ type link struct {
 	c    devmem.Conn
 	s    *devmem.Stream
 	m    *memory
-	flow devmem.FlowID // 0: none, so heads are in host memory
+	flow devmem.FlowID // 0: none (Config.Copy), so heads are in host memory
 	stop func() bool   // undoes hold
 
 	parser headParser
@@ -202,7 +202,7 @@ func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error
 	return nil
 }
 
-// flush completes the moves of take, and frees the pages of the pool.
+// flush completes the moves of take, and frees their pages in the pool.
 func (l *link) flush(ctx context.Context) error {
 	l.unflushed = 0
 	return l.failed(l.s.Flush(ctx))

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	redirects = 10 // in one attempt of Open, redirected ones included
+	redirects = 10 // requests in one attempt of Open or ReadHost, redirected ones included
 	addresses = 16 // of a host that dial tries
 )
 
@@ -67,7 +67,7 @@ func askingWith(base *http.Request, h http.Header) (asking, error) {
 	return asking{r, bytes.TrimSuffix(b.Bytes(), []byte("\r\n"))}, err
 }
 
-// asking returns the request of a new connection.
+// asking returns the request without conditions if a server has answered 412, else the one with conditions.
 func (o *Object) asking() (_ *asking, conditional bool) {
 	if o.refused.Load() {
 		return &o.plain, false
@@ -84,7 +84,7 @@ type Stats struct {
 	Looks       uint64 // calls of devmem.Memory's Look that read them
 	Requests    uint64 // by Fetch; a repeated request counts again
 	Connections uint64 // that Fetch made
-	Resumed     uint64 // connections that failed, or on which the server refused for now
+	Resumed     uint64 // connections that failed, but not between two responses, or on which the server refused for now
 }
 
 type counters struct {
@@ -109,10 +109,10 @@ func (o *Object) ETag() string { return o.version.etag }
 func (o *Object) URL() string { return o.url.String() }
 
 // Open asks a server for the first byte of a file, follows redirects, and binds the pool (without
-// Config.Copy). Errors: EINVAL (the URL, or the Config), ELOOP (too many redirects), EOPNOTSUPP (https, a
-// server that serves no ranges or codes its bodies), ENODATA (an empty file), EADDRNOTAVAIL (no address of
-// Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve, Device.Dial and
-// Device.BindRX.
+// Config.Copy). Errors: EINVAL (the URL, or the Config), ENOSPC (the pool is too small), ELOOP (too many
+// redirects), EOPNOTSUPP (https, a server that serves no ranges or codes its bodies), ENODATA (an empty file),
+// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve,
+// Device.Dial and Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {
@@ -222,7 +222,7 @@ func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory, and asks again if the server cannot serve now.
+// get reads bytes of the file to host memory, and asks again if getOnce returns a *broken.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var tried retries
 	for {
@@ -265,8 +265,8 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 
 // answer checks that a response has the requested range, in the version of the first response. If the server
 // answers 412 to a conditional request, the error is a *broken: If-Match compares only strong ETags (RFC
-// 9110, section 13.1.1), so the file may be the same. A response to a request without conditions must have a
-// validator to compare.
+// 9110, section 13.1.1), so the file may be the same. After the first response, a response to a request without
+// conditions must have a validator to compare.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
@@ -307,7 +307,7 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 	return v, o.learn(v)
 }
 
-// learn does the same for the first later response with a validator, if Open's response had none.
+// learn compares a version with that of the first later response with a validator, if Open's response had none.
 func (o *Object) learn(v version) error {
 	if o.version.validators() || !v.validators() {
 		return nil

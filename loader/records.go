@@ -22,7 +22,7 @@ type RecordsConfig struct {
 	Skip       uint64 // bytes of the file before the first record
 	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
 	Batch      uint64 // records in a batch; the last batch has the rest
-	Depth      int    // being fetched, ready, or held by the consumer
+	Depth      int    // most batches being fetched, ready, or held by the consumer, 1 to 65536
 }
 
 // Records is a file of records of one size. One consumer takes it batch by batch, in the order of the file.
@@ -70,7 +70,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check returns the length of a batch in bytes, of a file of length file.
+// check returns the length of a batch in bytes; file is the length of the file.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {

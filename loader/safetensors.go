@@ -93,7 +93,7 @@ func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) e
 }
 
 // ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the data. Each
-// name must occur once, elements and shape must give the length, and the tensors must cover the data without
+// name must occur once, element type and shape must give the length, and the tensors must cover the data without
 // gaps and without overlap. Errors: ErrFormat.
 func ParseSafetensors(header []byte, size uint64) (*Safetensors, error) {
 	s := &Safetensors{Size: size}

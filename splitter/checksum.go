@@ -67,7 +67,7 @@ func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
 	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
 }
 
-// FixIPv4 writes the IPv4 header checksum; it does nothing to frames that are not IPv4.
+// FixIPv4 writes the IPv4 header checksum; it does nothing to frames that are not IPv4, and to Malformed ones.
 func FixIPv4(h *Headers, hdr []byte) {
 	if h.IPv6 || h.L4Off == 0 {
 		return
@@ -77,7 +77,8 @@ func FixIPv4(h *Headers, hdr []byte) {
 	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
 }
 
-// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are not IPv4.
+// VerifyIPv4 reports whether the IPv4 header checksum is right. It returns true for frames that are not IPv4, and
+// for Malformed ones.
 func VerifyIPv4(h *Headers, hdr []byte) bool {
 	return h.IPv6 || h.L4Off == 0 || int(h.L4Off) <= len(hdr) && Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
 }

@@ -66,8 +66,8 @@ func (c Class) String() string {
 }
 
 // Flow is the 5-tuple. An IPv4 address is in the first 4 bytes, the rest is 0. For ESP and AH the ports are
-// the upper and the lower half of the SPI. Frames without ports have both ports 0; a frame that is not IP has
-// the zero Flow.
+// the upper and the lower half of the SPI. Other frames without ports have both ports 0; a frame that is not IP or
+// is Malformed has the zero Flow.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
@@ -84,9 +84,9 @@ func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 // Headers is the result of Parse. Offsets count from the start of the frame.
 type Headers struct {
 	Class     Class
-	Proto     uint8 // after IPv6 extension headers
+	Proto     uint8 // after the IPv6 extension headers that Parse reads; 43 if it stops at a source route (OtherIP)
 	TCPFlags  uint8
-	VLANs     uint8 // before the EtherType
+	VLANs     uint8 // number of tags before the EtherType
 	IPv6      bool
 	AH        bool   // the IPv6 frame has an authentication header before its upper layer: see AHSPI
 	EtherType uint16 // after the tags

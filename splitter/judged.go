@@ -8,18 +8,18 @@ const (
 	protoICMPv6  = 58
 )
 
-// JudgedLen returns how many bytes at the start of a frame decide what happens to it, except for a checksum,
-// and for control frames. The readers are:
+// JudgedLen returns how many bytes at the start of a frame decide what happens to it. Verifying a checksum reads
+// more bytes, and so does handling a control frame. The readers are:
 //
 //   - vnic's switch: the link header (addresses, EtherType), for the address table and to find control
 //     frames;
-//   - Parse: the headers up to HdrLen, the only input of steering, RSS, rules, flow counters, header
-//     split and GSO; also the ports of SCTP, and the SPI of ESP and AH;
-//   - the gateway's filter: also the body of ARP and the start of ICMPv6.
+//   - Parse: the headers up to HdrLen, the ports of SCTP, and the SPI of ESP and AH, which, with lengths, are
+//     the input of steering, RSS, rules, flow counters, header split and GSO;
+//   - the gateway's filter.admits: also the body of ARP and the start of ICMPv6.
 //
-// wire.Identity also reads neighbor discovery messages beyond JudgedLen, in a private copy with a complete
-// checksum. Whoever adds another reader of more bytes must extend JudgedLen. For a Malformed frame the result
-// is its whole length.
+// In private copies wire.Identity reads neighbor discovery messages and IPv6 fragments beyond JudgedLen, and the
+// gateway reads types of ICMP and DHCP messages. Whoever adds a reader of more bytes in memory that may still
+// change must extend JudgedLen. For a Malformed frame the result is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)
 	switch {
@@ -35,10 +35,10 @@ func (h *Headers) JudgedLen() uint32 {
 	return min(n, h.FrameLen)
 }
 
-// CsumAllowed reports whether the CsumPartial of a frame of frameLen bytes may be completed without changing
-// a byte of JudgedLen. For TCP and UDP, start and offset must be as in CsumPlace. Otherwise start and field
-// must lie after JudgedLen, and the field inside the frame. Fragments and Malformed frames may have no
-// partial checksum.
+// CsumAllowed reports whether completing the CsumPartial of a frame of frameLen bytes changes, of the first
+// JudgedLen bytes, at most the checksum of TCP or UDP. For TCP and UDP, start and offset must be as in CsumPlace.
+// Otherwise start and field must lie after JudgedLen, and the field inside the frame. Fragments and Malformed
+// frames may have no partial checksum.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
 	return m.csumPlaced() || m.csumBehindJudged(frameLen)
 }

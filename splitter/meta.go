@@ -28,7 +28,7 @@ type Csum uint8
 const (
 	CsumNone    Csum = iota // unknown
 	CsumPartial             // the field holds the pseudo-header's sum
-	CsumGood                // verified, computed, or declared right by the NIC that sent the frame
+	CsumGood                // verified, computed, or declared right by the sender
 	CsumBad                 // verified, and wrong
 )
 

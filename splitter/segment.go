@@ -12,7 +12,7 @@ const MinGSOSize = 8
 // ErrBadGSO is the error for an invalid super-packet.
 var ErrBadGSO = errors.New("bad super-packet")
 
-// Allocated only once, because a guest can cause any number of them.
+// A guest can cause any number of these errors, so they are allocated only once.
 var (
 	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
 	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
@@ -29,7 +29,7 @@ type Segmenter struct {
 	meta       Meta
 	payloadLen uint32
 	mss        uint32
-	addresses  uint16 // of the pseudo-header without the length
+	addresses  uint16 // sum of the pseudo-header without the length
 	id         uint16 // of IPv4
 }
 
@@ -71,9 +71,9 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// Init starts on a packet: hdr has its headers (HdrLen bytes, which the Segmenter keeps until the next Init
-// and never writes), m is its Meta. The Csum of a super-packet must be CsumPartial, with the start and offset
-// of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
+// Init starts on a packet: hdr has its headers (of a super-packet exactly HdrLen bytes), which the Segmenter keeps
+// until the next Init and never writes, m is its Meta. The Csum of a super-packet must be CsumPartial, with the
+// start and offset of CsumPlace, or CsumGood. A packet that is no super-packet (GSONone) is one segment.
 func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	if err := CheckGSO(hdr, m, payloadLen); err != nil {
 		return err
@@ -100,8 +100,8 @@ func (s *Segmenter) Segments() uint32 {
 	return max(1, uint32((uint64(s.payloadLen)+uint64(s.mss)-1)/uint64(s.mss)))
 }
 
-// Piece writes the headers of the piece that carries payload [off, off+n) to dst, which has room for HdrLen
-// bytes, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to the payload's end.
+// Piece writes the headers of the piece that carries payload [off, off+n) to dst, which is at least as long as
+// Init's hdr, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to the payload's end.
 // The checksum of a super-packet's piece is partial.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||

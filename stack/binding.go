@@ -58,7 +58,7 @@ type rxBinding struct {
 
 type txBinding struct {
 	binding
-	refs   atomic.Int64 // 1 until Close, and 1 for each send
+	refs   atomic.Int64 // 1 until Close, and 1 for each incomplete send
 	closed atomic.Bool
 }
 

@@ -82,10 +82,10 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	return c, nil
 }
 
-// fitWindow limits the receive buffer, which is twice the window, to the size of the pool, if the handshake
-// came through a bound queue: otherwise the NIC drops segments that the peer may send. With a NIC that
-// receives GSO packets, pages count as half full. The limit cannot be set later: netstack deadlocks when a
-// buffer shrinks while data is out of order.
+// fitWindow limits the receive buffer, which is twice the window, to what the pool can hold, if the handshake
+// came through a bound queue (not with Options.WideWindow): otherwise the NIC drops segments that the peer may
+// send. With a NIC that receives GSO packets, pages count as half full. The limit cannot be set later: netstack
+// deadlocks when a buffer shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -103,7 +103,7 @@ func (c *Conn) fitWindow() {
 	}
 }
 
-// NotifyEvent implements waiter.EventListener. The caller holds locks of netstack.
+// NotifyEvent implements waiter.EventListener. The caller may hold locks of netstack.
 func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	if mask&(waiter.ReadableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp) != 0 {
 		ether.Signal(c.rsig)
@@ -135,7 +135,7 @@ func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	return s.Wait(sig, c.closed, d)
 }
 
-// failure returns the error of a connection that failed with netstack's err.
+// failure returns the error of a call for which netstack returned err.
 func (c *Conn) failure(err tcpip.Error) error {
 	if err := c.s.failed(); err != nil {
 		return err

@@ -152,7 +152,7 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newShadowQueue reuses the shadow of a dropped queue of equal size. Under configMu.
+// newShadowQueue reuses the shadow of a dropped queue of equal size, if there is one. Under configMu.
 func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	n := min(b.pool.Pages(), maxSlots-1) + 1 // one more, for the junk slot
 	free := s.shadows[n]
@@ -184,7 +184,7 @@ func (s *Stack) addShadowQueues(ls []*shadowQueue) {
 	s.shadowQueues.Store(&all)
 }
 
-// find returns the slot of a shadow queue that received bytes are in. It does not read b.
+// find returns the slot of a shadow queue that received bytes are in; nil: none. It does not read b.
 func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 	all := *s.shadowQueues.Load()
 	i, j := 0, len(all)

@@ -27,7 +27,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := tcpip.KeepaliveIntervalOption(idle)
 		_ = c.ep.SetSockOpt(&idle)
 		_ = c.ep.SetSockOpt(&every)
-		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // so many that probes never end the connection
+		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // probes would take 256 limits to end it
 	}
 	c.ep.SocketOptions().SetKeepAlive(d > 0)
 }

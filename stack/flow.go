@@ -22,7 +22,7 @@ type flow struct {
 
 	mu    sync.Mutex
 	conn  *Conn
-	age   int    // sweeps that found no endpoint
+	age   int    // sweeps that found no endpoint of its own
 	queue int    // of the last segment before conn was set
 	last  int    // queue of the last payload; -1: no payload came
 	heard uint32 // number of packets received
@@ -51,7 +51,7 @@ type flow struct {
 	pages      int    // of the frames in pending
 	linear     []span // bytes in host memory at the start of packets that are not readable
 	rxShutdown bool
-	adv        uint32 // our last advertised window, not scaled
+	adv        uint32 // netstack's last window, not scaled, before narrow
 	scale      [2]int8
 	answered   bool // our SYN answered the peer's SYN
 }
@@ -133,7 +133,7 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	}
 }
 
-// complete moves the first sends to done.
+// complete moves the complete sends before the first incomplete one to done.
 func (f *flow) complete() {
 	for f.parts.len() > 0 && (f.parts.elem(0).end <= f.una || f.ended) {
 		f.parts.pop()
@@ -196,7 +196,7 @@ type verdict uint8
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // the pool has few pages, or no slot is free
+	refuse          // the pool has few pages, or shadowQueue.take failed
 )
 
 // maxWindow is how far ahead payload may be before it counts as outside of the window.
@@ -265,7 +265,7 @@ func (f *flow) keepLinear(seq uint32, n int) {
 	f.heads.Store(int32(len(f.linear)))
 }
 
-// headAt finds the byte at pos in a span of keepLinear, and returns how many bytes follow.
+// headAt finds the byte at pos in a span of keepLinear, and returns how many bytes of the span begin there.
 func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	if f.heads.Load() == 0 {
 		return 0, false
@@ -331,7 +331,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress returns a sum that grows with each progress.
+// progress returns a sum that changes with progress.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

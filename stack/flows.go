@@ -15,8 +15,8 @@ import (
 const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn
-	maxAge     = 10    // sweeps that a flow without an endpoint survives: the answer to a SYN cookie may still come
-	maxKeep    = 3     // the same for a flow with payload
+	maxAge     = 10    // the sweep that removes a flow with no endpoint and no data: a SYN cookie's answer may come before
+	maxKeep    = 3     // sweeps that such a flow survives with pending payload
 )
 
 type flows struct {
@@ -36,7 +36,7 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// A SYN creates it.
+// outgoing returns the flow of an outgoing segment; nil: none. A SYN creates it.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	old := fs.get(&k)
 	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {

@@ -23,12 +23,12 @@ type txHeader struct {
 	n    int // bytes of b in use
 	l4   int // 0: the packet has no transport header
 	ipv6 bool
-	// The checksum of the pseudo-header without the length.
+	// The sum of the pseudo-header without the length, if summed.
 	sum    uint16
 	summed bool
 }
 
-// It returns false if they do not fit.
+// It returns false if the headers of pkt do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {

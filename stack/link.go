@@ -25,8 +25,8 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: its flow's, or for an acknowledgment the one with the least
-// payload if the flow's has much. Behind another flow's payload, acknowledgments would make two transfers in
+// queue returns the transmit queue of a packet: its flow's, or for an acknowledgment the one with the fewest frames
+// with payload if the flow's has many. Behind another flow's payload, acknowledgments would make two transfers in
 // opposite directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
 // Control Algorithm", SIGCOMM 1991).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {

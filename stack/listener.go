@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// As net.core.somaxconn.
+// As the default of net.core.somaxconn.
 const backlog = 4096
 
 // Listener implements devmem.Listener.

@@ -30,7 +30,7 @@ type NIC interface {
 	Offloads() driver.Offloads
 }
 
-// Control is the NIC's control channel: *control.Client.
+// Control is the NIC's control channel: *control.Client, or a NIC of package stacktest.
 type Control interface {
 	RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error)
 	UnregisterBuffer(ctx context.Context, id uint32) error

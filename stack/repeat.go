@@ -13,8 +13,8 @@ import (
 // (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost as well, this end of
 // the connection is silent forever.
 //
-// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it again if the
-// flow has sent nothing for a while. The last data is kept together with the FIN, because a SACK does not
+// So with Options.RACK the link layer keeps the last segment of each flow until it is acknowledged, and sends it
+// again if the flow has sent nothing for a while. The last data is kept together with the FIN, because a SACK does not
 // cover a FIN.
 
 const (
@@ -27,7 +27,7 @@ const (
 type tail struct {
 	pkts   [2]*stack.PacketBuffer // the segment, nil: all is acknowledged; a FIN without data after it, nil: none
 	end    uint64                 // the stream offset after the segment and the FIN
-	silent int                    // since the flow sent data or a FIN, or the peer acknowledged bytes
+	silent int                    // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
 	wait   int                    // ticks of silence before the next repetition
 	tsval  uint32                 // the last timestamp (RFC 7323)
 }

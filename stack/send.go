@@ -37,7 +37,7 @@ func (c *Conn) room(op string, n int) (int, error) {
 	}
 }
 
-// longest returns the longest payload of a packet, of whole segments.
+// longest returns the longest payload of a packet, of whole segments if their size is known.
 func (f *flow) longest() int {
 	if f.mss > 0 && f.mss < writeSize {
 		return writeSize - writeSize%f.mss

@@ -3,7 +3,7 @@
 //
 // Received payload in device memory enters netstack as views of a shadow: address space that is reserved but
 // not accessible (mmap PROT_NONE). Netstack handles such views by their addresses, from which the stack finds
-// the pages. A read of the payload faults. Bytes at other addresses are linear: they were in a header buffer.
+// the pages. A read of the payload faults. Bytes at other addresses are linear: they came in host memory.
 // For transmit, netstack gets placeholders of the same length, and the link layer finds the payload in device
 // memory by the sequence number.
 //
@@ -13,7 +13,8 @@
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a
 // pool's. The stack holds none while it calls the NIC, except the first two, for Transmit and Refill. configMu
-// is separate: commands to the NIC and changes of bindings hold it. No goroutine takes it under another lock.
+// is separate: commands that change the NIC, and changes of bindings, hold it. No goroutine takes it under one of
+// these locks.
 //
 // Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open, urgent data
 // (its bytes stay in the stream).
@@ -87,7 +88,7 @@ type Stack struct {
 
 	stop    chan struct{}
 	work    sync.WaitGroup
-	failure atomic.Pointer[error] // set when the NIC is gone
+	failure atomic.Pointer[error] // set when the NIC has failed
 	down    chan struct{}         // closed when failure is set
 
 	conns     devmembase.Set[*Conn]

@@ -22,7 +22,7 @@ type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // TCP frames with payload on the ring
+	waiting atomic.Int64 // TCP frames with payload that Completed has not reported
 
 	mu      sync.Mutex
 	header  txHeader
@@ -308,7 +308,7 @@ func (f *flow) sent(tcp header.TCP, n int) {
 	}
 }
 
-// narrow reduces the window that an outgoing segment advertises by one unit of the window scale.
+// narrow reduces the window that an outgoing segment advertises by one unit, if windows are scaled.
 //
 // The header rounds netstack's window down, so the right edge that a peer sees may move left by up to a unit.
 // Netstack drops data up to the old edge if the rounding closes the window (tcp/rcv.go: acceptable). With a

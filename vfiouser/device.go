@@ -39,7 +39,7 @@ type IRQ struct {
 
 // Device is served by a Server. Serve's goroutine calls its methods, one at a time; on that goroutine a fault
 // in mapped memory is a panic, which dma.Recover can turn into an error. No method may keep a slice that it
-// gets as argument. An error's reply has the errno that it wraps, or EINVAL or EFAULT for errors of package
+// gets as argument. An error's reply has the errno that it wraps, or EINVAL or EFAULT for some errors of package
 // dma, or else EIO.
 type Device interface {
 	// Info is called once for each connection, first.
@@ -58,7 +58,7 @@ type Device interface {
 	// Reset resets the device: when it returns, the device does no DMA. Eventfds stay.
 	Reset() error
 
-	// Unmapping is called before [iova, iova+size) is removed from the space. When it returns, the device holds no
+	// Unmapping is called before a message removes [iova, iova+size) from the space. When it returns, the device holds no
 	// Segment and no Pin in that range, has stopped the rings in it, and has left the space: afterwards the Server
 	// waits until all goroutines have left it.
 	Unmapping(iova, size uint64)

@@ -1,13 +1,13 @@
 // Package vfiouser is the server end of the vfio-user protocol (QEMU docs/interop/vfio-user.rst): a PCI device
 // in this process for a virtual machine in another.
 //
-// A Server puts the ranges that the client maps for DMA into a dma.Space; a range without a descriptor is a
-// reserved address. The client gets the reply that a range is unmapped only after the device was called
+// A Server puts the ranges that the client maps for DMA into a dma.Space; a range without a descriptor gets no
+// access. The client gets the reply that a range is unmapped only after the device was called
 // (Device.Unmapping) and every goroutine that was inside the space (dma.Space.Enter) has left it.
 //
-// The client is hostile. A breach of the protocol (ErrBadMessage) ends the connection; another message that is
-// wrong or not served gets an error reply, if it wants a reply. Descriptors that no handler keeps are closed,
-// or discarded (dma.Space.Discard).
+// The client is hostile. A breach of the protocol (ErrBadMessage) ends the connection, and so does a file whose
+// file system does not answer (dma.ErrBlocked); another message that is wrong or not served gets an error reply,
+// if it wants a reply. Descriptors that no handler keeps are closed, or discarded (dma.Space.Discard).
 //
 // A range consists of whole pages of 4 KiB, and there are at most 65,535 ranges (dma.MaxRegions). 65,535 ranges
 // take less than 64 MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of
@@ -17,7 +17,7 @@
 // a descriptor: QEMU exits if the server refuses to map memory.
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must be shared:
-// share=on), dirty pages, migration. The server never sends commands.
+// share=on), dirty pages, migration, masking and triggering of interrupts. The server never sends commands.
 //
 // The package is API (README, Stability).
 package vfiouser

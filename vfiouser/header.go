@@ -11,7 +11,7 @@ var le = binary.LittleEndian
 // Command is the kind of a message (vfio-user.rst, "Commands").
 type Command uint16
 
-// The commands (QEMU hw/vfio-user/protocol.h for 14).
+// The commands; for 14 see QEMU's hw/vfio-user/protocol.h.
 const (
 	CmdVersion          Command = 1  // VFIO_USER_VERSION
 	CmdDMAMap           Command = 2  // VFIO_USER_DMA_MAP

@@ -79,7 +79,8 @@ func pages(proposed *uint64) *uint64 {
 	return &n
 }
 
-// ErrBadMessage: "or closes the connection if it cannot support the advertised version".
+// version returns ErrBadMessage, which ends the connection, for bad data and for another major version: the server
+// "closes the connection if it cannot support the advertised version".
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)

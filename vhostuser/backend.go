@@ -31,10 +31,10 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	return &Backend{dev: dev, space: space, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
 
-// Serve serves the device on sock, which it closes, until the frontend hangs up (nil), ctx ends (its cause), or
-// there is an error, such as a *dma.FaultError, ErrBadMessage or ErrUnsupported. Before it returns, it stops
-// the queues, calls Disconnected, and empties the space. While another Serve of the same Backend runs, it only
-// closes sock and returns ErrBusy.
+// Serve serves the device on sock, which it closes, until the frontend hangs up (nil; io.ErrUnexpectedEOF within
+// a message), ctx ends (its cause), or there is an error, such as a *dma.FaultError, ErrBadMessage or
+// ErrUnsupported. Before it returns, it stops the queues, calls Disconnected, and empties the space. While another
+// Serve of the same Backend runs, it only closes sock and returns ErrBusy.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {

@@ -25,8 +25,8 @@ type Device interface {
 	Features() uint64
 	// ProtocolFeatures returns the protocol features to offer.
 	ProtocolFeatures() uint64
-	// SetFeatures gets the acked features: a subset of Features, and bit 30 if it was acked. No queue is started
-	// meanwhile.
+	// SetFeatures gets the acked features: a subset of Features, and bit 30 if it was acked. All queues are stopped
+	// then.
 	SetFeatures(f uint64) error
 	// MaxQueues returns the number of virtqueues, at most 256.
 	MaxQueues() int

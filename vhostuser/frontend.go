@@ -183,7 +183,7 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 }
 
 // Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. It
-// returns those asked for that the backend offers.
+// returns those asked for that the backend offers; if protocol is not 0, it asks for FeatureProtocol too.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -230,7 +230,7 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, or 1 without MQ.
+// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, at most MaxVrings, or 1 without MQ.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

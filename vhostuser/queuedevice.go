@@ -11,7 +11,7 @@ import (
 // The queue's goroutine calls Process, Pending and Publish; Base and Close are called while it does not run.
 type Queue interface {
 	// Process takes available chains and commits them: at least one if there is one, and only a bounded number,
-	// because stopping the queue waits for it. An error ends the queue's goroutine.
+	// because stopping the queue waits for it. After an error it is not called again.
 	Process() error
 	// Pending reports whether Process would find a chain or an error.
 	Pending() bool

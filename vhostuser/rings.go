@@ -129,7 +129,7 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until a new kick. It closes the call eventfd too, as other backends do.
+// stopRing stops a ring until the next SET_VRING_KICK. It closes the call eventfd too, as other backends do.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -139,7 +139,7 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing keeps err: QEMU sends err only once, before it resets the device.
+// resetRing keeps the eventfd err: QEMU sends it only once, before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -268,7 +268,7 @@ func (s *session) setVringErr(i int, r *ring, fd int) error {
 	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// giveEventFD passes a duplicate of fd to the device of a live ring.
+// giveEventFD passes a duplicate of fd to the device if ring i is live.
 func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil

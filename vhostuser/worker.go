@@ -22,9 +22,9 @@ type Worker struct {
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// StartWorker starts a Worker for the queue v, enabled or not. The worker calls kicked at the first kick, or at
-// once if v.Running, and then after kicks; several kicks may lead to one call. kicked must process a bounded
-// part of the ring, and return true if chains are left: then the worker calls it again.
+// StartWorker starts a Worker for the queue v, enabled or not. While it is enabled, the worker calls kicked at the
+// first kick, or at once if v.Running, and then after kicks; several kicks may lead to one call. kicked must
+// process a bounded part of the ring, and return true if chains are left: then the worker calls it again.
 //
 // v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an error.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {

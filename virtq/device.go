@@ -67,8 +67,8 @@ type taken struct {
 	head uint16
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. It goes on at the used.idx found in
-// memory, enables kicks, and calls dma.Guard for the calling goroutine.
+// NewDevice pins the ring's memory and checks its size and alignment. It returns chains from the used.idx found in
+// memory on, enables kicks, and calls dma.Guard for the calling goroutine.
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	usedNoNotify     = 1 // VIRTQ_USED_F_NO_NOTIFY (2.7.8)
 )
 
-// A split ring has three parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16, used_event}; used
+// A split ring has three parts (2.7): a table of desc; avail {flags, idx, ring[n] u16, used_event}; used
 // {flags, idx, ring[n] {id u32, len u32}, avail_event}.
 const (
 	descLen    = 16
@@ -62,7 +62,7 @@ type desc struct {
 	next  uint16 // 14
 }
 
-// The peer may rewrite a word at any moment: decode reads it once.
+// The peer may rewrite a word at any moment: decode reads each once.
 func decode(b *[descLen]byte) desc {
 	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
 	return desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
@@ -73,6 +73,6 @@ func (d *desc) encode(b *[descLen]byte) {
 	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
 }
 
-// needEvent is vring_need_event (2.7.7.1): the peer asked for an event at index event, and the index went from
-// old to new.
+// needEvent is Linux's vring_need_event (2.7.7.2, 2.7.10.1): the peer asked for an event at index event, and the
+// index went from old to new.
 func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

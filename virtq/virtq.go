@@ -1,9 +1,9 @@
 // Package virtq implements split virtqueues (virtio 1.3, 2.7) from both ends.
 //
 // The peer may rewrite ring memory at any moment: the package reads each value once, checks it, and then uses
-// it. A chain that breaks the rules stops a Device's queue for good, with ErrBadChain; a used element that
-// breaks them stops a Driver's, with ErrBadUsed. A chain in memory that the device cannot reach breaks no rule:
-// Peek returns it without buffers (Chain.Fault).
+// it. A chain or avail.idx that breaks the rules stops a Device's queue for good, with ErrBadChain; a used element
+// or used.idx that breaks them stops a Driver's, with ErrBadUsed. A chain in memory that the device cannot reach
+// breaks no rule: Peek returns it without buffers (Chain.Fault).
 //
 // One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the owner of a
 // Driver owns its memory. Whether the peer wants a kick or a call is a result, which the caller has to deliver.
@@ -24,7 +24,7 @@ package virtq
 import "errors"
 
 var (
-	// ErrBadChain means that the driver made a chain available that breaks the rules. It is sticky.
+	// ErrBadChain means that a chain of the driver, or its avail.idx, breaks the rules. It is sticky.
 	ErrBadChain = errors.New("bad descriptor chain")
 	// ErrBadRing means that a ring cannot have the addresses, the size, the memory or the base given.
 	ErrBadRing = errors.New("bad ring")

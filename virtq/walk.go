@@ -194,7 +194,7 @@ func badEntry(entry pos, head uint16, size int) error {
 	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
-// BadHead returns the head of the chain that caused err, an ErrBadChain.
+// BadHead returns the head of the chain that caused err; ok is false if err is not the ErrBadChain of a chain.
 func BadHead(err error) (head uint16, ok bool) {
 	var e *chainError
 	if !errors.As(err, &e) {

@@ -18,16 +18,17 @@ type Placement struct {
 	Queue     int           // receive queue; -1: none
 	Split     bool          // headers and payload are in different buffers
 	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
-	Unsplit   bool          // the receive queue could not split this packet
+	Unsplit   bool          // the packet should have been split, but could not be
 	Merged    bool          // merged with other packets: HeaderLen is 0 except for the first one
 	Bounced   bool          // the payload went through host memory
 	Payload   []dma.Segment // where the payload lies; nil: unknown
 }
 
-// Nowhere is the Placement of a packet that was dropped, or whose place only its port knows.
+// Nowhere is a Placement without queue and place, such as that of a packet that was dropped before it reached a
+// queue, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// PlacementReporter is a Port that itself calls Received of its link's tap.
+// PlacementReporter is a Port that itself calls Received of its link's tap for the packets that it gets.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
@@ -77,7 +78,7 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// missed reports a packet that was lost on its way down the link to the tap.
+// missed reports to the tap a packet that was lost on its way down the link.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -98,8 +99,8 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Origin returns the packet from which p was cut, or p itself, and the mark of its sender's tap. Only taps
-// may call Origin, in Received.
+// Origin returns the packet from which p was cut or copied, or p itself, and the mark of its sender's tap. It
+// is for Received of taps.
 func (p *Packet) Origin() (o *Packet, mark uint64) {
 	if p.origin != nil {
 		p = p.origin
@@ -107,12 +108,11 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 	return p, p.mark
 }
 
-// Held returns how many segments of a packet the sender's link held back. Only taps may call Held, in their
-// methods.
+// Held returns how many segments of a packet the sender's link held back. It is for the methods of taps.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
 // Lost returns the first run of segments of a packet, from segment from on, that the sender's link lost:
-// [first, first+n). Only taps may call Lost, in their methods.
+// [first, first+n). It is for the methods of taps.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	state := &p.Progress.level[levelUp]
 	up := l.up.Load()

@@ -31,7 +31,7 @@ type Worker struct {
 
 	whole      piece
 	wholeRun   [1]*Packet
-	csum       [splitter.MaxHeader]byte // start of whole's payload, if the checksum field lies there
+	csum       [splitter.MaxHeader]byte // start of whole's payload, if it has the checksum field
 	csumRegion *dma.Region              // of csum
 	csumSegs   []dma.Segment
 }
@@ -69,11 +69,11 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding reports whether the packets go to all links, so that no sender waits.
+// Flooding reports whether the packets go to all other links, so that no sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports whether the packets are pieces of one packet: only the first keeps its Progress.Arrives for
-// a retry.
+// Cutting reports whether the packets are pieces of one packet that was cut for the port's Limits: of these only
+// the first Busy one keeps its Progress.Arrives for a retry.
 func (w *Worker) Cutting() bool { return w.cutting }
 
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {

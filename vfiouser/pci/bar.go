@@ -2,7 +2,7 @@ package pci
 
 import "fmt"
 
-// Bits of a base address register for memory (PCI 3.0, 6.2.5.1).
+// Bits and sizes of a base address register for memory (PCI 3.0, 6.2.5.1).
 const (
 	barWide         = 2 << 1 // type: anywhere in 64 bits
 	barPrefetchable = 1 << 3

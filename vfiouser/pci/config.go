@@ -108,7 +108,7 @@ func New(o Options) (*Config, error) {
 	return c, nil
 }
 
-// capability begins a capability at off; link is its predecessor's pointer.
+// capability begins a capability at off; link is the offset of the pointer to it.
 func (c *Config) capability(off, link int, id byte) {
 	c.data[regStatus] |= statusCapList
 	c.data[link] = byte(off)

@@ -27,14 +27,14 @@
 // One goroutine reads the socket, and waits for a free buffer. A nic.Sender passes the frames on to the
 // switch, and holds frames for receivers without buffers for a limited time.
 //
-// Input is hostile. A frame costs at most a copy and a checksum of its bytes, a drop a counter and at most
-// one log line a second for each reason.
+// Input is hostile. The uplink copies and sums the bytes of a frame at most once; it counts each drop, and logs at
+// most one line a second for each reason.
 //
 // The MTU is checked once, at the start: for VXLAN, that of the route to the peer minus the outer headers, as
 // the outer packet must not be fragmented (RFC 7348, 4.3); for a tap the device's.
 //
 // Not implemented: multicast groups of VXLAN, and more than one peer; VXLAN-GPE and other extensions, whose
-// flags are ignored (RFC 7348, 5); reconnecting a stream; a route's MTU that changes later.
+// flags are ignored (RFC 7348, 5); connecting a stream again; a route's MTU that changes later.
 //
 // The package is not API (README, Stability).
 package uplink

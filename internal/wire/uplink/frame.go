@@ -8,7 +8,7 @@ import (
 const (
 	maxFrames  = 512
 	minFrames  = 64
-	frameBytes = 8 << 20 // of all buffers together, unless these are fewer than minFrames
+	frameBytes = 8 << 20 // most bytes of all buffers together, if these are more than minFrames
 )
 
 // frame is a buffer with a frame in it, an outgoing one behind room for the carrier's header.

@@ -205,7 +205,7 @@ func (q *inbox) Send(batch []*wire.Packet) {
 // Dropped implements nic.Outlet.
 func (q *inbox) Dropped(p *wire.Packet, r wire.DropReason) { q.u.link.GaveUp(q.worker, p, r) }
 
-// Reload implements nic.TxQueue. Send may have replaced the packet's segments.
+// Reload implements nic.TxQueue.
 func (q *inbox) Reload(t *nic.TxFrame, _ bool) (ok bool, err error) {
 	f := q.slots[t.Slot].f
 	q.segs[0] = f.mem.Segment(0, uint32(f.n))

@@ -17,7 +17,7 @@ const outBatch = 64
 // outbox holds outgoing frames.
 type outbox struct {
 	u       *Uplink
-	longest int // with its tags
+	longest int // longest frame, with its tags
 	room    int // carrier.room
 	free    chan *frame
 	filled  chan *frame
@@ -43,7 +43,8 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// If there are as many lanes as a switch can have ports, it first deletes unused ones.
+// lane returns a port's lane. Before it makes one, it deletes unused lanes if there are as many as a switch can
+// have ports.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +100,7 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf returns a number that differs between most flows.
+// flowOf returns a hash of the ports of a TCP or UDP frame, or 0.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0

@@ -13,7 +13,7 @@ type reason int
 const (
 	none      reason = iota
 	stranger         // from another address than the peer's
-	badHeader        // a VXLAN header too short or without I flag; a virtio_net_hdr with an invalid GSO type
+	badHeader        // a VXLAN header too short or without I flag; a virtio_net_hdr with invalid GSO (readVnet)
 	otherVNI
 	tooLong    // longer than Options.MTU with link header and two tags
 	badFrame   // too short for a link header
@@ -40,8 +40,8 @@ type counters struct {
 	limits [numReasons]nic.LogLimit
 }
 
-// refuse counts and logs an invalid incoming frame, or an outgoing one that was not sent, at the uplink's
-// link too.
+// refuse counts and logs an invalid incoming frame, or an outgoing one that was not sent, and also counts it at
+// the uplink's link.
 func (c *counters) refuse(why reason, attrs ...any) {
 	c.drop(why, attrs...)
 	switch why {

@@ -129,7 +129,7 @@ func (s *stream) read(in func([]byte)) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			if err != nil { // no descriptors left
+			if err != nil { // for example, no descriptors left
 				s.quiet.Log(s.count.log, slog.LevelWarn, "no connection", "err", err)
 				time.Sleep(100 * time.Millisecond)
 				continue

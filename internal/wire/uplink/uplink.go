@@ -14,13 +14,13 @@ import (
 // Options configure an uplink.
 type Options struct {
 	Config
-	MTU int          // the greatest MTU of all NICs of the switch, in bytes; 0: 1500
+	MTU int          // the greatest MTU that a NIC of the switch may have, in bytes; 0: 1500
 	NIC string       // with that MTU, for messages
 	Log *slog.Logger // nil: none
-	// Storm is how many frames to group addresses may come in a second; 0: any number. The uplink drops more.
+	// Storm is the LinkOptions.Storm of the uplink's link, for the frames that come in.
 	Storm int
-	// Keep registers the file of a listening Unix socket with another process that can remove the file later.
-	// Close calls remove; if Keep is nil, Close removes the file itself.
+	// Keep registers the file of a listening Unix socket with another process that can remove the file later. At
+	// its end the uplink calls remove; if Keep is nil, it removes the file itself.
 	Keep func(path string, dir bool) (remove func() error, err error)
 	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the error is
 	// logged.
@@ -41,8 +41,7 @@ type carrier interface {
 	// read passes incoming frames to in, which copies them, until the carrier ends. A tap's virtio_net_hdr
 	// precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames; it drops and counts frames that the socket refuses. It calls wait before it waits for
-	// the socket.
+	// write sends frames; it drops frames that the socket refuses. It calls wait before it waits for the socket.
 	write(fs []*frame, wait func())
 	// close ends read and write. Any goroutine may call it, more than once.
 	close() error

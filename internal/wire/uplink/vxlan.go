@@ -42,7 +42,7 @@ type vxlan struct {
 	count *counters
 	in    *net.UDPConn
 	out   [sources]*source
-	route int // of the route to the peer
+	route int // MTU of the route to the peer
 
 	unlist func() // removes the port of in from the list (ownports.Add)
 
@@ -68,12 +68,12 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 		return nil, advise(err)
 	}
 	v.unlist = ownports.Add(v.in.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // needs root
+	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // needs CAP_NET_ADMIN
 		_ = v.in.SetReadBuffer(socketBuffer)
 	}
 	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without UDP_GRO, each read returns one datagram
 	if !o.Local.Addr().Unmap().Is4() {
-		_ = set(v.in, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) // the outer checksum may be 0 (RFC 7348, 4.1; RFC 6935)
+		_ = set(v.in, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) // the outer checksum may be 0 (RFC 7348, 5; RFC 6935)
 	}
 	for i := range v.out {
 		if v.out[i], err = v.source(longest); err != nil {
@@ -101,8 +101,8 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts none. ok:
-// it can.
+// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts none. ok is
+// false if the kernel refuses.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -163,7 +163,7 @@ func (v *vxlan) mtu() (n int, why string) {
 
 func (v *vxlan) room() int { return vxlanLen }
 
-// A read returns one datagram, or several of the same length that the kernel has merged.
+// Each read of the socket returns one datagram, or several that the kernel has merged (cutSize).
 func (v *vxlan) read(in func([]byte)) error {
 	buf := make([]byte, 64<<10)
 	oob := make([]byte, 256)
@@ -208,7 +208,8 @@ func cutSize(oob []byte, n int) int {
 	return max(n, 1)
 }
 
-// write implements carrier. It sends consecutive frames of one source and one length together.
+// write implements carrier. If the kernel can cut datagrams, consecutive frames of one source and one length,
+// and a shorter one after them, go together.
 func (v *vxlan) write(fs []*frame, wait func()) {
 	for len(fs) > 0 {
 		s := v.out[fs[0].flow%sources]
