@@ -58,6 +58,8 @@ tap='  - {name: up0, tap: tap0}'
 # their statuses. Their output is in $work/[ab].out and .err. HOW is qemu or inproc.
 halves() {
   local how=$1; shift
+  rm -f "$work/a.err" "$work/b.err" # callers wait for what the vnics write
+  touch "$work/a.err"
   timeout 200 "$vnic" run --lab "$work/lab.yaml" --guest "a,$how" "$@" > "$work/a.out" 2> "$work/a.err" & pa=$!
   nsenter --net="/proc/$b/ns/net" timeout 200 "$vnic" run --lab "$work/lab.yaml" --guest "b,$how" "$@" \
     > "$work/b.out" 2> "$work/b.err" & pb=$!
