@@ -45,8 +45,10 @@ func TestMeasure(t *testing.T) {
 	}
 	treetest.Write(t, filepath.Join(dir, "half/b_test.go"),
 		"package half\n\nimport \"testing\"\n\nfunc TestG(t *testing.T) { t.Fatal(\"no\") }\n")
-	if err := run([]string{dir}, &out, &errs); err == nil || !strings.Contains(err.Error(), "TestG") {
-		t.Errorf("a test that fails: error %v", err)
+	out.Reset()
+	err := run([]string{dir}, &out, &errs)
+	if err == nil || !strings.Contains(err.Error(), "TestG") || !strings.Contains(out.String(), "none 0 1 0.00\n") {
+		t.Errorf("a test that fails: error %v, %q", err, out.String())
 	}
 }
 
@@ -57,6 +59,8 @@ func TestCompare(t *testing.T) {
 		{name: "hardly worse", old: "a 5000 10000 50", now: "a 4990 10000 49.9"},
 		{name: "worse", old: "a 5000 10000 50", now: "a 4989 10000 49.89", wrong: "a: 49.89 %"},
 		{name: "smaller, and covered as before", old: "a 50 100 50", now: "a 25 50 50"},
+		{name: "smaller, with as many that are not covered", old: "a 90 100 90", now: "a 40 50 80"},
+		{name: "smaller, with more that are not covered", old: "a 90 100 90", now: "a 39 50 78", wrong: "a: 78.00 %"},
 		{name: "gone", old: "a 5 10 50\nb 5 10 50", now: "a 5 10 50", wrong: "b: not measured anew"},
 		{name: "moved", old: "a 5 10 50", now: "b 5 10 50", rules: "package a -> b"},
 		{name: "moved, worse", old: "a 5 10 50", now: "b 4 10 40", rules: "package a -> b", wrong: "a -> b: 40.00 %"},
