@@ -234,3 +234,14 @@ func TestQueueDeviceRefusesARingWithoutKick(t *testing.T) {
 	q.signal(q.kick)
 	<-q.queues[0].processed
 }
+
+// A queue that is not open: its descriptors are closed, and each call for it is an error.
+func TestQueueDeviceWithoutAQueue(t *testing.T) {
+	testkit.CheckFDs(t)
+	bad := errors.New("no such ring")
+	d := &QueueDevice{Queues: 1, Open: func(Vring) (Queue, error) { return nil, bad }}
+	own := func() int { return testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) }
+	testkit.ErrorIs(t, d.StartQueue(Vring{Kick: own(), Call: own(), Err: own()}), bad)
+	testkit.ErrorSays(t, d.SetCall(0, own()), "queue 0 is not started")
+	testkit.ErrorSays(t, testkit.Err(d.StopQueue(0)), "queue 0 is not started")
+}
