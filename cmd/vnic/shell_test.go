@@ -37,7 +37,7 @@ func cacheWithQEMU(t *testing.T) string {
 	return dir
 }
 
-// atNight skips a test outside make test-all.
+// atNight skips a test unless VNIC_LONG is set (make test-all).
 func atNight(t *testing.T) {
 	t.Helper()
 	if !testkit.Long() {
