@@ -144,7 +144,7 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// With each fault alone the stream arrives unchanged or ends with the documented error.
+// With a fault alone the stream arrives unchanged or ends with the documented error.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {

@@ -231,7 +231,7 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other at most as long as --peer-wait, and ends if its uplink cannot connect.
+// A host waits for the other as long as PeerSecs says, and ends if its uplink cannot connect.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
