@@ -151,7 +151,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of vnic, which must be with status, and of the processes that it started.
+// leavesNothing waits for the end of vnic, compares its status, and waits for the processes that it has started.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))
