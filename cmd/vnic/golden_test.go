@@ -448,8 +448,8 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>: those of each KEY=TYPE and, if there
-// is a plain KEY, all others but those of plain KEYs.
+// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>, for each KEY=TYPE. If there is a plain
+// KEY, it also replaces all other numbers, except for plain KEYs.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
