@@ -199,7 +199,7 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// A command that drops privileges needs a process of its own.
+// A command that may confine its process needs one of its own: in these scripts one with inproc or --qemu.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
