@@ -164,7 +164,7 @@ func wrong(t devmem.Type, got, want []byte) (n int) {
 	return n
 }
 
-// reduce counts the wrong elements of an all-reduce.
+// reduce performs an all-reduce of random numbers, and counts the wrong elements at all ranks.
 func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad int) {
 	t.Helper()
 	n := count * typ.Size()

@@ -107,7 +107,7 @@ func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
 
 const helloBytes = 16
 
-// sums counts the wrong sums of an all-reduce.
+// sums performs an all-reduce, and counts the wrong sums at all ranks.
 func sums(t *testing.T, list []*member, count int) (wrong int) {
 	t.Helper()
 	b := make([]byte, 4*count)
@@ -138,7 +138,7 @@ func sums(t *testing.T, list []*member, count int) (wrong int) {
 	return wrong
 }
 
-// passes returns the bytes that rank i of n sends.
+// passes returns the bytes that rank i of n sends in an all-reduce of count elements.
 func passes(i, n, count int) (bytes uint64) {
 	chunk := func(c int) uint64 {
 		k := count / n

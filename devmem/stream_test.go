@@ -252,7 +252,7 @@ func (b buffer) Offset() uint64 { return 0 }
 func (b buffer) Size() uint64   { return uint64(b) }
 func (b buffer) Close() error   { return nil }
 
-// sink accepts at most 1000 bytes at a time.
+// sink's SendDevmem accepts at most 1000 bytes at a time, and its third call returns fail.
 type sink struct {
 	devmem.Conn
 	took    []devmem.Range

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Mounts of local file systems are accepted if mountinfo lists them.
+// Mounts of localFileSystems are accepted if mountinfo lists them.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -83,7 +83,7 @@ func TestBlockedFileSystem(t *testing.T) {
 	})
 }
 
-// Discard keeps descriptors open that closing might block on.
+// Discard keeps descriptors open that closing might block on. Once it has kept more than maxKept, DiscardErr says so.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)

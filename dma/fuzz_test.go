@@ -59,7 +59,7 @@ func FuzzSpace(f *testing.F) {
 			ops = ops[1:]
 			return int(b)
 		}
-		// arg makes a Map from the input, adds it to the model, and returns the error that Add should return.
+		// arg makes a Map from the input. It adds it to m, or returns the error that Add should return.
 		arg := func(m *[window]modelPage) (Map, error) {
 			start, n, file, from, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
 			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(from * page),

@@ -42,7 +42,7 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// The space maps at most 32 files, and their descriptors are closed.
+// A space that counts memory maps at most maxCountedFiles files, and closes its descriptors of them.
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()

@@ -44,7 +44,7 @@ func TestSharingOfAFile(t *testing.T) {
 	}
 }
 
-// fakePeer answers what a check of mappings returns.
+// fakePeer answers a space's checks of mappings, and counts them.
 type fakePeer struct {
 	answer   Sharing
 	asked    int

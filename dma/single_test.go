@@ -30,7 +30,7 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
 
-// Segments that are neighbours do not overlap.
+// Neighbouring segments of a file do not overlap.
 func TestOverlapIsOfBytesOfOneFile(t *testing.T) {
 	f := openFile(t, 4*page)
 	g := testkit.Must(NewFiles().Open(memfd(t, 4*page), 0))(t)

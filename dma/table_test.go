@@ -246,7 +246,7 @@ func (t *table) nodes(f func(*table)) {
 	}
 }
 
-// RemoveRange waits once, and not at all if no worker is inside.
+// RemoveRange, Replace and Close wait once, and not at all if no worker is inside.
 func TestOneWaitForManyRegions(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, page)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The last region is forgotten when it is unmapped.
+// A Translator forgets the region that it used last when that is unmapped.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// StoreWord refuses memory that cannot hold a word.
+// StoreWord panics for memory that cannot hold a word.
 func TestStoreWord(t *testing.T) {
 	b := make([]byte, 16)
 	for i := range b {

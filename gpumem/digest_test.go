@@ -154,7 +154,7 @@ func TestDigestIsRefused(t *testing.T) {
 	testkit.Equal(t, "digest", testkit.Must(e.Digest(t.Context(), 0, all))(t), want)
 }
 
-// CancelAll waits for a digest.
+// CancelAll ends a digest.
 func TestDigestEndsByCancelAll(t *testing.T) {
 	_, _, e := bigRig(t, 64)
 	for range maxInHand { // no piece of the digest gets a place

@@ -140,7 +140,7 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// The pool calls refill once.
+// A pool without free pages calls refill once when a page is free.
 //
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
@@ -192,7 +192,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// The supply is first low, then empty.
+// As pages come into use, the supply is first low, then empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)

@@ -28,7 +28,7 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 
 	_, err := resolve("", "", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	o := options(t) // including modules of the kernel
+	o := options(t) // with a kernel's modules
 	o.Kernel, o.Modules = release, []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
 	o.GPUModule = built

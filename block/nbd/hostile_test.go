@@ -192,7 +192,7 @@ func TestReplyToNothing(t *testing.T) {
 				return false
 			}
 			b := binary.BigEndian.AppendUint64([]byte{0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0}, 1<<slotBits)
-			_, err := c.Write(append(b, make([]byte, 512)...)) // a reply with the first read's cookie
+			_, err := c.Write(append(b, make([]byte, 512)...)) // a reply with the first operation's cookie
 			return err == nil
 		}
 		r := newRig(t, s, 1<<20, 1<<20)

@@ -168,7 +168,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// Reads of several lengths are in progress at a time, with a small pool.
+// Reads of several lengths are mixed, with a small pool.
 func TestReadsOfSeveralLengths(t *testing.T) {
 	const store = 1 << 20
 	s := &server{store: pattern(store), minBlock: 1, maxPayload: 32 << 20, seed: 4}
@@ -681,7 +681,7 @@ func TestCloseEndsDo(t *testing.T) {
 	}
 }
 
-// A second Do is refused.
+// A Do during another is refused, and so is one after a callback that did not return.
 func TestDoIsAlone(t *testing.T) {
 	s := &server{store: pattern(1 << 20)}
 	r := newRig(t, s, 1<<20, 1<<20)

@@ -29,7 +29,7 @@ type server struct {
 	minBlock, maxPayload uint32 // 0: neither is announced
 	description          string
 	seed                 uint64                         // of the order of answers
-	batch                int                            // requests to answer together; 0: the ones that have arrived
+	batch                int                            // requests to answer together; 0: up to 64 that have arrived
 	reads, writes        int                            // if batch is set: requests of each kind that are still to come
 	status               func(n int, write bool) uint32 // error value of answer n
 	bend                 func(a *answerTo)              // may change an answer
@@ -192,7 +192,7 @@ func (s *server) exported() (b []byte) {
 	return append(b, optMessage(7, 1, nil)...)
 }
 
-// asks receives an option of the client, and its flags before if flags is set.
+// asks receives an option of the client, and before it, if flags is set, the client's flags.
 func asks(c io.Reader, flags bool) (option uint32, data []byte, err error) {
 	n := 16
 	if flags {

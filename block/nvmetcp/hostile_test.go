@@ -330,7 +330,7 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold returns a channel that is closed when the initiator has reset a connection.
+// hold returns a channel that is closed when c is no longer established.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -341,7 +341,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // without a read only TCP_INFO shows the reset
+		for over := false; !over; <-tick.C { // TCP_INFO shows a reset without a read
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -352,7 +352,7 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	return gone
 }
 
-// With a silent target, Do returns a StallError.
+// If the target is silent or receives nothing, Do returns a StallError.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -53,7 +53,7 @@ func TestPDUsOnTheWire(t *testing.T) {
 	}
 }
 
-// Encoding reverses decoding.
+// Encoding reverses decoding, except that reserved bits become 0.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000",
 		"07ff18ff00000000"} {
@@ -134,7 +134,7 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 		name  string
 		next  func(i int) []transfer
 		looks uint64 // at most, for 6400 headers
-		spare uint64 // bytes read that are no headers
+		spare uint64 // at most, bytes read beyond the headers
 	}{
 		{"reads", func(int) []transfer { return []transfer{data(512, flagLast|flagSuccess)} }, 120, 0},
 		{"reads and responses", func(int) []transfer { return []transfer{data(512, flagLast), resp} }, 250, 0},

@@ -17,7 +17,7 @@ type attempts struct {
 	seen map[*command]bool
 }
 
-// count returns the number of the attempt, or 0 for a command that it knows.
+// count returns the number of c's attempt, or 0 if it was called for c before.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +38,7 @@ func (a *attempts) sent(o block.Op) int {
 	return a.n[o.Off/testBlock]
 }
 
-// Commands refused without Do Not Retry are sent again.
+// Commands refused without Do Not Retry are sent again, maxRetries times at most.
 func TestCommandsAreSentAgain(t *testing.T) {
 	const off, size = 8 * 512, 256 << 10 // more than a capsule holds
 	for _, st := range []status{0x0021, 0x0022, 0x0082, 0x0006, 0x0303} {

@@ -106,7 +106,7 @@ func (p *places) take() uint64 {
 
 func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent returns the end of the places, which must be free.
+// extent returns the offset 4096 bytes behind the places, which must all be free.
 func (p *places) extent() uint64 {
 	end := uint64(0)
 	for _, off := range p.free {

@@ -339,7 +339,7 @@ type ioServer struct {
 	align   int
 	success bool // C2HData with SUCCESS replaces the response to a read
 
-	mu     sync.Mutex // protects tags, and counts of bytes
+	mu     sync.Mutex // protects tags, last, and the commands' got, tag and waiting
 	tags   map[uint16]*command
 	last   uint16
 	events chan *command // new commands, and commands whose requested data has arrived

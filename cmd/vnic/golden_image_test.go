@@ -31,7 +31,7 @@ func (tr *transcript) initrd(args []string) {
 				break
 			}
 			tr.Check(err)
-			if "/"+f.Name == filepath.Dir(tr.Getenv("WORK")) { // only the parent of $WORK
+			if "/"+f.Name == filepath.Dir(tr.Getenv("WORK")) { // the parent of $WORK has another name in each run
 				continue
 			}
 			if strings.HasPrefix(f.Name, "bbin/") { // guest-images tests these

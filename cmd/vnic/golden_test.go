@@ -38,7 +38,7 @@ import (
 // and commit it with a line in CHANGELOG.md.
 //
 // A script compares a transcript of its commands' output with the file "golden" at its end. Text that differs
-// between runs or machines is replaced by a name in <angle brackets> or by $NAME.
+// between runs or machines is left out, or replaced by a name: mostly in <angle brackets>, or $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
@@ -83,7 +83,7 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams runs the scripts in dir. limit is the longest time for a command.
+// goldenParams returns the parameters for the scripts in dir. limit is the longest time for a command.
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
@@ -199,7 +199,7 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// A command that drops privileges needs a process of its own.
+// A command that may confine its process needs one of its own: in these scripts one with inproc or --qemu.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
@@ -378,8 +378,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background until its output matches PATTERN, or for
-// "stdout" until stdout has output; $NAME is its pid.
+// begin NAME PATTERN COMMAND...: starts a command in the background, and waits until its output matches PATTERN,
+// or for "stdout" until stdout has output; $NAME is its pid.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -426,7 +426,7 @@ func (tr *transcript) begin(args []string) {
 	}
 }
 
-// end NAME [SIGNAL]: ends a background command.
+// end NAME [SIGNAL]: sends a background command SIGNAL, if given, and adds its output when it has ended.
 func (tr *transcript) end(args []string) {
 	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: end NAME [SIGNAL]")
@@ -448,7 +448,8 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>.
+// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>, for each KEY=TYPE. If there is a plain
+// KEY, it also replaces all other numbers, except for plain KEYs.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -582,7 +583,7 @@ func (tr *transcript) sparse(args []string) {
 	tr.Check(os.Truncate(tr.MkAbs(args[0]), n))
 }
 
-// files DIR: lists the files below DIR.
+// files DIR: lists DIR and the files below it, without golden and transcript of the script.
 func (tr *transcript) files(args []string) {
 	var b strings.Builder
 	root := tr.MkAbs(args[0])

@@ -46,7 +46,7 @@ func children(t *testing.T, pid int) map[int]string {
 	return found
 }
 
-// ends waits until a process ends.
+// ends reports whether a process ends within testkit.Patience.
 func ends(t *testing.T, pidfd int) bool {
 	t.Helper()
 	for {
@@ -151,7 +151,7 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of all processes.
+// leavesNothing waits for the end of vnic, compares its status, and waits for the processes that it has started.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))

@@ -89,7 +89,7 @@ func TestHelpThatNobodyReads(t *testing.T) {
 	}
 }
 
-// A signal repeated at once has no effect; a later one ends vnic immediately.
+// A signal repeated within impatience has no effect; a later one ends vnic immediately.
 func TestSecondSignalMeansNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

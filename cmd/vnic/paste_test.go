@@ -52,8 +52,8 @@ func serveAndRead(t *testing.T, dir string, env []string, ports int, args ...str
 	return nil
 }
 
-// QEMU is not in PATH. At the end of a session leader output of a serial line can be lost
-// (guest-images/internal/console).
+// QEMU is not in PATH. The guest's program must not be a session leader: at the end of one, output of a serial
+// line can be lost (guest-images/internal/console).
 //
 // Invariant: vnic serve: Printed flags can be pasted into a shell.
 func TestPrintedCommandsBoot(t *testing.T) {

@@ -116,7 +116,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 			return streams[text]
 		}
 	}
-	calls := map[ast.Expr]bool{} // arguments, or receivers
+	calls := map[ast.Expr]bool{} // uses that were looked at: arguments, receivers, and streams assigned to variables
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
@@ -162,7 +162,7 @@ func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	return problems
 }
 
-// The check finds such uses.
+// goesAround finds uses that are in none of the lists.
 func TestPrintsThatGoAroundAreFound(t *testing.T) {
 	for body, want := range map[string]string{
 		"show.Text(c.OutOrStdout(), r.Table)":                          "",

@@ -24,7 +24,7 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// plotted calls do before the report is printed.
+// plotted runs vnic run with --plot, and calls do before the report is printed.
 func plotted(ctx context.Context, dir string, do func(), more ...string) (status int, out, errs string) {
 	w := onWrite{do: do}
 	var e bytes.Buffer

@@ -37,7 +37,7 @@ func cacheWithQEMU(t *testing.T) string {
 	return dir
 }
 
-// atNight skips a test outside make test-all.
+// atNight skips a test unless VNIC_LONG is set (make test-all).
 func atNight(t *testing.T) {
 	t.Helper()
 	if !testkit.Long() {
@@ -162,7 +162,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 				testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0))
 			}
 		}
-		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than the buffers on the way hold
+		s.types(strings.Repeat("nobody takes this\n", 1<<12)) // more than the pseudoterminal holds
 		s.types("\x1dq")
 		testkit.Equal(t, "status", s.ends(), exitFailed)
 		s.shows(left, 1)
@@ -184,7 +184,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 	})
 }
 
-// runAndSee calls saw with the stderr so far at each write.
+// runAndSee runs vnic, and calls saw with its stderr so far at each write.
 func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)

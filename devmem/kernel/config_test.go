@@ -127,7 +127,7 @@ func TestRefusedDMABufSaysWhatItMeans(t *testing.T) {
 	}
 	for _, c := range []struct {
 		err   error
-		says  string // a part of the kernel's message
+		says  string // part of the error
 		means bool
 	}{
 		{refusal(syscall.EOPNOTSUPP, "Failed to bind dmabuf to device"), "Failed to bind dmabuf to device", true},

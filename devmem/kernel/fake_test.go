@@ -72,7 +72,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// genetlink's Execute expects no reply with an acknowledgement.
+		// With the flag Acknowledge genetlink's Execute expects only the acknowledgement.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)
@@ -124,7 +124,7 @@ func (f *fakeNIC) setQueues(n int) {
 	f.queues = n
 }
 
-// let ends the use of memory that keep began.
+// let removes a binding: its memory is no longer in use.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

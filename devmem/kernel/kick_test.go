@@ -35,7 +35,7 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// Probes are sent until the queues where packets waited have sent some.
+// Rounds of probes are sent, kickRounds at most, until each queue where packets waited has sent some.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}

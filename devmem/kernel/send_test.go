@@ -37,8 +37,6 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// Even a single range may have too many pieces.
-//
 // Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

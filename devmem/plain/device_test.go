@@ -159,7 +159,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A new deadline ends a call that waits already.
+// A deadline can be moved. A call that waits ends at a new deadline, or when the peer closes.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

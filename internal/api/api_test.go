@@ -80,7 +80,7 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 	}
 }
 
-// The lines of testdata/m/api/api.go that export types that are not API end in a comment with the offence.
+// The lines of testdata/m/api/api.go that export types that are not API end in a comment with the offending names.
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
 	c := testkit.Must(load(t.Context(), "testdata/m", module, []string{"api", "api/more"}))(t)

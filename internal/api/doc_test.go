@@ -33,7 +33,8 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// The documentation of each importable package states if it is API.
+// The documentation of each API package states that it is API; that of each other importable package, or of a
+// package above it, that it is not.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")

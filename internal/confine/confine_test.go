@@ -89,7 +89,7 @@ type result struct {
 	Refused   bool
 }
 
-// probe is the confined process; its descriptor 3 is connected to the test.
+// probe runs in the process that is confined in this mode; its descriptor 3 is connected to the test.
 func probe(mode, dir string) error {
 	var sockets [3]int
 	for i, kind := range []int{unix.SOCK_STREAM, unix.SOCK_STREAM, unix.SOCK_DGRAM} {

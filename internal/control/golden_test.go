@@ -87,7 +87,7 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
-// Split, Flows, RSS, Buffers and Bindings send commands that are in the golden files, but not in Client.
+// Split, Flows, RSS, Buffers and Bindings send commands of the golden files for which Client has no methods elsewhere.
 func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
 	return splitGet.call(ctx, c, Split{Queue: queue})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// filled sets each number of a struct to a different value that uses all its bytes.
+// filled returns a struct whose unsigned numbers have different values that use all their bytes.
 func filled[T any](first byte) (v T) {
 	next := first
 	var fill func(f reflect.Value)

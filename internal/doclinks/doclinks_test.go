@@ -35,7 +35,8 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
 }
 
-// Links and names of files in Markdown pages, except CHANGELOG.md, lead to files.
+// In Markdown pages, except CHANGELOG.md, relative links lead to files, and quoted names of files exist here or in
+// foreign.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

@@ -40,7 +40,7 @@ type testDevice struct {
 	split      map[int]bool
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
-	hold       bool                   // frames from the driver are neither sent back nor returned
+	hold       bool                   // the driver's frames are not sent back, and their chains not returned
 	mangle     func(h *netHdr)
 	flush      bool // return a queue's chains when its split goes off
 	longest    int

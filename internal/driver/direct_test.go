@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses are offsets in its memory.
+// direct is a transport; device addresses are offsets in mem.
 type direct struct {
 	mem   []byte
 	used  int

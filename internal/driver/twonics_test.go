@@ -108,7 +108,7 @@ func (s *source) Completed(int, []uint64) {
 }
 func (s *source) Wake() {}
 
-// The second station's queue 1 is bound and gets TCP to port 2000.
+// pair is two stations at a switch. The second's queue 1 is bound and gets TCP to port 2000.
 type pair struct {
 	a, b *station
 	src  *source

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MinRTO is never above netstack's maximum retransmission timeout, which netstack would refuse.
+// MinRTO is never above netstack's maximum retransmission timeout: netstack would refuse that.
 func TestMinRTOIsWhatNetstackTakes(t *testing.T) {
 	ns := New()
 	defer ns.Destroy()

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// alone puts the test into a new network namespace, on a separate thread.
+// alone locks the test to its thread, and gives that a new network namespace, or skips the test.
 func alone(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()

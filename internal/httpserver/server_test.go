@@ -26,7 +26,8 @@ func serving(t *testing.T, addr string) *Server {
 	return s
 }
 
-// localhost means both loopback addresses at one port; listening fails if one of them is in use.
+// localhost means both loopback addresses at one port, or on a machine without IPv6 127.0.0.1; listening fails if
+// one of them is in use.
 func TestLocalhostIsBothLoopbacks(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "localhost:0")

@@ -134,7 +134,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	testkit.OK(t, m.PowerOff(t.Context()))
 }
 
-// Without QEMU: a driver in this process requests bytes, over two connections.
+// Without QEMU: a driver in this process requests bytes, over one connection after the other.
 //
 // Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
 // reads the device's bytes.

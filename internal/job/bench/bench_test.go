@@ -49,7 +49,7 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake is a measurement whose run claims other bytes than its counter counts.
+// fake returns a measurement. Each of its runs claims claims bytes, and its counter counts counts.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Guests were booted with these sizes.
+// Guests were booted with sizes such as these.
 func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	const mb, image = uint64(1 << 20), uint64(13 << 20)
 	for _, c := range []struct {

@@ -44,8 +44,7 @@ func (c *counted) Close() error {
 	return nil
 }
 
-// The output of vnic lab show is a lab file for boot, which refuses some names of guests, and uses each MAC
-// once.
+// The output of vnic lab show is a lab file for boot. boot refuses some names of guests, and uses each MAC once.
 func TestLabsThatAreTaken(t *testing.T) {
 	full := testkit.Must(testkit.Must(labfile.Load("pair", nil))(t).YAML())(t)
 	for text, want := range map[string]string{

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A second command with the same --log-dir fails while the first one runs.
+// A second run with the same --log-dir fails before the first has closed its logs.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {

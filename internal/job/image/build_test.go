@@ -25,7 +25,7 @@ import (
 func options(t *testing.T) BuildOptions {
 	t.Helper()
 	dir := t.TempDir()
-	kernel := make([]byte, 0x300) // the smallest header of a bzImage: Linux Documentation/arch/x86/boot.rst
+	kernel := make([]byte, 0x300) // the header of a bzImage: Linux Documentation/arch/x86/boot.rst
 	copy(kernel[0x202:], "HdrS")
 	binary.LittleEndian.PutUint16(kernel[0x20e:], 0x10)
 	copy(kernel[0x210:], "9.9.9-none (nobody) #1\x00")

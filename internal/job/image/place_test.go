@@ -91,8 +91,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, top), "d")
 }
 
-// Temporary directories of killed processes are removed; directories of living ones and of other targets
-// stay.
+// Temporary files and directories of killed processes are removed; living processes' and other targets' stay.
 func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")

@@ -40,7 +40,7 @@ var everyFault = exampleRows([]faultRow{
 		seen: func(a, _ *nic.Port) bool { return a.Link().Counters().Duplicated > 0 }},
 	{fault: "link corrupt", link: "corrupt: 0.3%",
 		seen: func(a, b *nic.Port) bool { return a.Link().Counters().Corrupted+b.Link().Counters().Corrupted > 0 }},
-	{fault: "link ecn", link: "ecn: true"}, // without ECN frames are dropped
+	{fault: "link ecn", link: "ecn: true"}, // frames of senders without ECN are still lost
 	{fault: "link delay", link: "delay: 1ms"},
 	{fault: "link jitter", link: "jitter: 500us"},
 	{fault: "link rate", link: "rate: 75Mbit"},
@@ -144,7 +144,7 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// With each fault alone the stream arrives unchanged or ends with the documented error.
+// With a fault alone the stream arrives unchanged or ends with the documented error.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {

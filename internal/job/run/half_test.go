@@ -53,7 +53,7 @@ func (h *hosts) host(i int, file string, rails int) Options {
 	return o
 }
 
-// run runs both halves. b's half starts when a listens, or has ended.
+// run runs both halves. b's half starts at the first note of a's, or when a's has ended.
 func (h *hosts) run() (rep [2]*Report, err [2]error) {
 	h.t.Helper()
 	return h.runUntil([2]context.Context{h.t.Context(), h.t.Context()})
@@ -231,7 +231,7 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other at most as long as --peer-wait, and ends if its uplink cannot connect.
+// A host waits for the other as long as PeerSecs says, and ends if its uplink cannot connect.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -394,7 +394,7 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[0])), "uplink up0: it carries packets of ", "an MTU of 65521")
 }
 
-// A connection without a valid greeting is not the other host.
+// A connection without a valid greeting, or that closes after it, is not the other host.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

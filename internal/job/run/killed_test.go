@@ -8,8 +8,7 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// A receiver that returns no token is killed when its NIC drops packets. The GPU has room for one window, and
-// the next receiver gets it.
+// A receiver that returns no token is killed when its NIC drops packets. Then a transfer to another succeeds.
 //
 // Invariant: guest-images: A receiver that is killed leaves no pages or queues in use by kernel or
 // NIC.
