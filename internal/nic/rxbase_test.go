@@ -29,7 +29,7 @@ func (q *waitRing) AwaitBuffers() bool {
 func (q *waitRing) Buffers() int { return 0 }
 
 func (q *waitRing) Stopped(err error) {
-	q.Lock() // without the lock
+	q.Lock() // Stopped is called without the lock
 	defer q.Unlock()
 	q.stopped = append(q.stopped, err)
 }

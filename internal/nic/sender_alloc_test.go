@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A sender's rounds allocate nothing, whether frames are taken at once or held first.
+// A sender's rounds allocate nothing for frames that are held and then taken.
 func TestSenderAllocatesNothing(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{Patience: patient.Patience})
 	var bufs []toyBuf

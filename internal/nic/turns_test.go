@@ -86,7 +86,7 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 }
 
 // Receivers post exactly as many buffers as frames are sent to them, and each frame arrives unless its queue was
-// stopped.
+// stopped or its receiver was slow.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.

@@ -67,7 +67,7 @@ type rawOptions struct {
 	clock    func() int64
 	log      *slog.Logger // nil: none
 	pollers  *nic.Pollers
-	wait     time.Duration // for the NIC; 0: 20 s
+	wait     time.Duration // how long poll waits for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
 	claims   bool // wire.Identity is checked
 	storm    int
