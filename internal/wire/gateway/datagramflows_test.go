@@ -336,7 +336,7 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams of a size until all n have come or are counted as lost.
+// count receives datagrams of a size until all n have come or are counted as lost, or patience ends.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
