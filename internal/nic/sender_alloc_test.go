@@ -18,7 +18,7 @@ func TestSenderAllocatesNothing(t *testing.T) {
 		bufs = append(bufs, newToyBuf())
 		a.send(a.frame(b.mac, i))
 	}
-	b.rx.postNew(3 * toyBatch) // gives its slices capacity
+	b.rx.postNew(3 * toyBatch) // gives came capacity
 	b.rx.came, b.rx.posted = b.rx.posted[:0], b.rx.came[:0:0]
 	b.rx.posted = make([]toyBuf, 0, toyBatch)
 	dma.Guard()

@@ -28,8 +28,8 @@ type turnWaker struct {
 func (w *turnWaker) PortSerial() uint32 { return w.port }
 func (w *turnWaker) Wake()              { w.woken = true }
 
-// A sender that never sleeps looks for buffers before a waiting sender can run; both get equal shares all the
-// same.
+// A sender that never sleeps looks for buffers before a waiting sender can run; both get about equal shares
+// all the same.
 //
 // Invariant: nic: While other ports wait, a sender that is awake takes little more than its port's
 // share.

@@ -64,7 +64,7 @@ type fakeMR struct {
 
 type fakeCQ struct {
 	wcs         []control.WC
-	depth, used int // used counts entries of depth
+	depth, used int // used: entries taken, of depth
 	armed       bool
 }
 

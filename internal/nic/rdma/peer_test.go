@@ -101,7 +101,7 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give passes a packet of the peer, with a right ICRC, and reports whether it was one of a queue pair.
+// give passes a packet of the peer, with a right ICRC, and reports whether it was taken as a queue pair's.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))

@@ -28,7 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a vhost-user frontend whose rings the test fills, descriptor by descriptor.
+// suiteGuest is a vhost-user frontend whose rings the test fills.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender

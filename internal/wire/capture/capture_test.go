@@ -170,7 +170,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// If the sender's link loses segments, those named as lost and those that arrived are all segments of the packet.
+// If the sender's link loses segments, the lost segments that are named and the arrived ones are all segments of the
+// packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
 // was not requested.
