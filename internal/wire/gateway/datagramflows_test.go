@@ -354,7 +354,7 @@ func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came i
 	return came
 }
 
-// takesBursts reports whether sockets of this machine may have the 4 MiB of buffers that bursts need.
+// takesBursts reports whether this machine's kernel reserves at least 4 MiB for a socket, which bursts need.
 func takesBursts(t *testing.T) bool {
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	testkit.OK(t, c.SetReadBuffer(forwardBuffer))
