@@ -64,7 +64,7 @@ func (d *toy) newTx(o nic.SenderOptions) *toyTx {
 	return q
 }
 
-// toys are NICs on one switch; the first one sends.
+// toys makes n NICs on one switch.
 func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	t.Helper()
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
@@ -110,7 +110,7 @@ func (d *toy) sendTo(to *toy, seqs ...int) {
 	}
 }
 
-// drops returns the number of the NIC's dropped frames, without its first frame.
+// drops returns the number of frames of the NIC's transmit queue that were dropped, without its first frame.
 func (d *toy) drops() uint64 {
 	_, tx := d.port.QueueCounters(0)
 	return tx.Drops - 1
@@ -129,7 +129,7 @@ func (d *toy) receives(from *toy, seqs ...int) {
 // toyRx is a receive ring: buffers of 2 KiB.
 type toyRx struct {
 	nic.RxBase
-	posted  []toyBuf // under the lock, as the fields below
+	posted  []toyBuf // under the lock, as staged and came
 	staged  []toyBuf
 	came    []toyBuf
 	refuses nic.Result    // result of Put; PutTaken: no refusal
@@ -431,7 +431,7 @@ func TestSenderGivesUp(t *testing.T) {
 	if s := a.tx.sender.Stats(); s.GaveUp != 30 || s.PutBack != 0 || a.drops() != 30 {
 		t.Errorf("%+v, %d drops", s, a.drops())
 	}
-	dead.rx.postNew(1) // frames to it wait again
+	dead.rx.postNew(1) // frames to it arrive again
 	a.sendTo(dead, 99)
 	dead.receives(a, 99)
 }
@@ -518,7 +518,8 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 	}
 }
 
-// An error of the ring stops its queue after the frames before it, and a new start goes on behind it.
+// An error of Gather stops the queue after the frames before it are sent, and a new start begins with the frame at
+// which it failed. An error of Reload stops it, and held frames are dropped.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		a, b := pair(t, patient)
@@ -555,8 +556,7 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// The memory of held frames is translated anew only when mappings have changed, and a frame whose memory is gone
-// is dropped.
+// The Sender tells Reload if mappings have changed, and drops a held frame whose memory is gone.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {

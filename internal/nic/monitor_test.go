@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// monitored is a device with one eventfd, which records the monitor's calls.
+// monitored is a device that records the monitor's calls, with at most one eventfd.
 type monitored struct {
 	eventFDs nic.EventFDs
 	line     *nic.EventFD

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// The penalty of a receiver that takes nothing grows until it has buffers.
+// The second penalty of a receiver that takes nothing is longer, and a penalty ends when the receiver has buffers.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	r, other := newWaitRing(), newWaitRing()
@@ -57,7 +57,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Only time in which the Sender looked at the clock, or held no frame, counts.
+// While frames are held, at most two Steps count of the time between two looks at the clock.
 func TestPatienceIsOfTimeThatASenderHad(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	start := time.UnixMilli(1_000_000)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The numbers of queues of the threads differ by one at most, and a stopped queue leaves its thread.
+// A started queue goes to the thread with the fewest, and a stopped queue leaves its thread.
 func TestPollersShareTheQueues(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	pollers := testkit.Must(nic.NewPollers(3, false))(t)

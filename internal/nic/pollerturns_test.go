@@ -119,7 +119,7 @@ func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	}
 }
 
-// A port alone misses one turn for each batch of long frames.
+// If no other port has frames, a port misses one turn for each batch of long frames.
 func TestPortAloneAtAPoller(t *testing.T) {
 	on := new(poller)
 	long := steadyPort(t, on, 2, steadyQueue{size: 60_000})

@@ -29,7 +29,7 @@ func (q *waitRing) AwaitBuffers() bool {
 func (q *waitRing) Buffers() int { return 0 }
 
 func (q *waitRing) Stopped(err error) {
-	q.Lock() // without the lock
+	q.Lock() // Stopped is called without the lock
 	defer q.Unlock()
 	q.stopped = append(q.stopped, err)
 }
@@ -189,7 +189,7 @@ func sumOf(qs []*portQueue) (n int) {
 	return n
 }
 
-// Ports get equal shares of a full receiver, whatever number of queues each waits with.
+// Ports get about equal shares of a full receiver, whatever number of queues each waits with.
 //
 // Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
@@ -281,7 +281,7 @@ func TestTurnsPassOn(t *testing.T) {
 	testkit.Equal(t, "senders wait", q.Waiting(), false)
 }
 
-// A port that is ahead of a port that has a turn waits beside free buffers until that turn ends.
+// A port that is more than 128 frames ahead of a port that has a turn waits beside free buffers until that turn ends.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.

@@ -111,7 +111,7 @@ func TestSteeringIsTheState(t *testing.T) {
 	})
 }
 
-// Concurrent commands all take effect, and lookups see the rules before or after each command.
+// Concurrent commands take effect one after another, and lookups see the rules before or after each command.
 func TestCommandsOneAfterAnother(t *testing.T) {
 	p := commandPort(t, Config{})
 	always := control.FlowRule{Proto: 6, DstPort: 443, Queue: 2}

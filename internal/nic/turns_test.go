@@ -28,8 +28,8 @@ type turnWaker struct {
 func (w *turnWaker) PortSerial() uint32 { return w.port }
 func (w *turnWaker) Wake()              { w.woken = true }
 
-// A sender that never sleeps looks for buffers before a waiting sender can run; both get equal shares all the
-// same.
+// A sender that never sleeps looks for buffers before a waiting sender can run; both get about equal shares
+// all the same.
 //
 // Invariant: nic: While other ports wait, a sender that is awake takes little more than its port's
 // share.
@@ -86,7 +86,7 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 }
 
 // Receivers post exactly as many buffers as frames are sent to them, and each frame arrives unless its queue was
-// stopped.
+// stopped or its receiver was slow.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.

@@ -28,7 +28,7 @@ type fabric struct {
 // fakeNIC is the NIC's end of the control channel, and moves bytes directly. The fabric's mu protects the
 // fields from last on.
 type fakeNIC struct {
-	control.Handler // nil: only commands of RDMA come
+	control.Handler // nil: only commands that fakeNIC implements come
 	t               testing.TB
 	f               *fabric
 	limits          control.RDMALimits
@@ -64,7 +64,7 @@ type fakeMR struct {
 
 type fakeCQ struct {
 	wcs         []control.WC
-	depth, used int // used counts entries of depth
+	depth, used int // used: entries taken, of depth
 	armed       bool
 }
 

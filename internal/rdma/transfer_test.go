@@ -40,7 +40,7 @@ func TestPutAndGet(t *testing.T) {
 		{4096, TransferOptions{Size: 4096}, 1},
 		{4097, TransferOptions{Size: 4096}, 2},
 		{100_001, TransferOptions{Size: 1000, Window: 3}, 101},
-		{100_001, TransferOptions{Size: 1000, Window: 1000}, 101}, // the queue pair has 40 entries: two frames
+		{100_001, TransferOptions{Size: 1000, Window: 1000}, 101}, // bounded by the 40 entries: two control frames
 		{1000_000, TransferOptions{Size: 333, Window: 33}, 3004},
 	} {
 		for name, op := range map[string]func(context.Context, *QP, Local, Remote, TransferOptions) (Counts, error){
@@ -329,7 +329,7 @@ func TestTransferWaitsForPlaces(t *testing.T) {
 	})
 }
 
-// TestTransferLosesItsPlaces uses the entry of each completed work request for another one.
+// TestTransferLosesItsPlaces uses the entries of three completed work requests for others.
 func TestTransferLosesItsPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)

@@ -31,7 +31,7 @@ func mode(t *testing.T, f *os.File) unix.Termios {
 	return *testkit.Must(unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS))(t)
 }
 
-// From Take to Start the terminal echoes and loses no typed key.
+// From Take to Start the terminal does not echo typed keys, and none is lost.
 func TestTerminalIsTakenBeforeTheProgramStarts(t *testing.T) {
 	screen, tty, err := pty.Open()
 	testkit.OK(t, err)

@@ -290,7 +290,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 
-// holds asks the NIC directly, not through the guest.
+// holds asks the NIC and the stack directly, not through the guest's end.
 func (g *guest) holds() string {
 	flows, _ := g.port.Flows()
 	buffers, _ := g.port.Buffers()

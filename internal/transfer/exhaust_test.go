@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry returns how often receive queue 1 had no page to post, and the packets dropped there.
+// dry returns how often receive queue 1 had too few pages or descriptors to post, and the packets dropped there.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Complaints leaves out messages about out-of-tree modules, and about memory that was marked as broken on request.
+// Complaints leaves out messages about out-of-tree modules, quarantined regions and memory failures.
 func TestComplaints(t *testing.T) {
 	got := complaints(`<4>[    1.2] vnicgpu: loading out-of-tree module taints kernel.
 <4>[    2.0] vnicgpu 0000:01:00.0: region 1 is quarantined: the NIC has not answered within 1000 ms

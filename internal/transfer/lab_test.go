@@ -43,7 +43,7 @@ type guest struct {
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	new  string // when nothing is prepared
+	new  string // what holds returns when nothing is prepared
 	end  Guest  // node, or a Remote of it
 	v4   netip.Addr
 	v6   netip.Addr

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// stream checks that frames carry the payload of a packet, in order and once, and returns their lengths.
+// stream checks that frames carry the payload of a packet, in order and once, and returns the lengths of
+// their payloads.
 func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []int) {
 	t.Helper()
 	off := 0

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rss configures RSS; nil means no change.
+// rss configures RSS; types 0 and a nil key or table mean no change.
 func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	c.Helper()
 	cmd := rssCommand{Types: types, Alg: alg, KeyLen: uint16(len(key)), TableLen: uint16(len(table))}
@@ -26,7 +26,7 @@ func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	return c.command(opConfigureRSS, cmd)
 }
 
-// queryRSS asks as the driver does (gve_adminq_process_rss_query).
+// queryRSS asks as the driver does (gve_adminq_query_rss_config).
 func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)

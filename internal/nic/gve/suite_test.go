@@ -34,7 +34,7 @@ func newWorld(t testing.TB) *world {
 	return newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true})
 }
 
-// newPatientWorld makes a world in which frames wait as long as the test takes.
+// newPatientWorld makes a world in which frames wait up to patient for a busy receiver.
 func newPatientWorld(t testing.TB) *world {
 	t.Helper()
 	testkit.CheckFDs(t)

@@ -27,7 +27,7 @@ func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	return ids, mask
 }
 
-// The device offers its clock to the driver if one is configured.
+// The device offers its clock to the driver only with Options.Timestamps.
 func TestNICTime(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		c := newCtl(t, Options{Queues: 1, Timestamps: on})

@@ -102,7 +102,7 @@ func TestStuckInterrupt(t *testing.T) {
 			e := c.irq(0)
 			_, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1))
 			c.OK(err)
-			c.OK(unix.SetNonblock(e.fd, false)) // a flag of the open file, so it applies to our descriptor too
+			c.OK(unix.SetNonblock(e.fd, false)) // a flag of the open file, so it applies to the device's descriptor too
 			c.bell(irqDoorbells, irqEnable)
 			done := make(chan struct{})
 			go func() {

@@ -21,7 +21,7 @@ import (
 
 const memSize = 1 << 20
 
-// end is one of two NICs that a test connects.
+// end is a NIC of a test.
 type end struct {
 	*Engine
 	t     testing.TB
@@ -41,8 +41,7 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
-// noRandom makes keys and numbers equal to the ones in the golden frames: keys from 0x400 on, queue pairs from
-// 0x100 on.
+// noRandom makes numbers predictable: keys from 0x400 on, and queue pairs from 0x100 on, as in the golden frames.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
@@ -119,7 +118,7 @@ func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	t.Helper()
 	qa = testkit.Must(a.AddQP(control.QP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 64, MaxRecv: 64}))(t)
 	qb = testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(t)
-	psn := [2]uint32{0xfffff0, 0x7ffffe} // they wrap
+	psn := [2]uint32{0xfffff0, 0x7ffffe} // the first wraps, the second passes half of the numbers
 	for i, d := range []*end{a, b} {
 		peer := []*end{b, a}[i]
 		path := control.QPPath{QPN: []uint32{qa, qb}[i], RemoteQPN: []uint32{qb, qa}[i], SendPSN: psn[i], RecvPSN: psn[1-i],
@@ -242,7 +241,7 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// Messages of each kind, with lengths around a packet's, arrive, whatever the link loses, doubles and reorders.
+// Messages of each kind arrive, also if the link loses, doubles and reorders frames.
 func TestMessagesArrive(t *testing.T) {
 	for _, loss := range []bool{false, true} {
 		t.Run(fmt.Sprint("loss=", loss), func(t *testing.T) {

@@ -36,8 +36,8 @@ func (r *reader) take(n int) (b []byte) {
 	return b
 }
 
-// FuzzReceive passes packets of any form to a connected queue pair. Only memory that the peer may write is
-// written, and none by a packet with a wrong ICRC.
+// FuzzReceive passes packets of any form to a connected queue pair. Only memory that the peer may write, of receives
+// and of the READ is written, and none by a packet with a wrong ICRC.
 func FuzzReceive(f *testing.F) {
 	v := newVictim(f, nil)
 	const (
@@ -146,8 +146,8 @@ func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	return v.packet(h, fill(n))
 }
 
-// FuzzCommands runs commands on an Engine with numbers that mostly exist. When everything is deleted, nothing is
-// left.
+// FuzzCommands runs commands on an Engine with numbers that mostly exist. The Engine's sums fit its tables, and Reset
+// leaves nothing.
 func FuzzCommands(f *testing.F) {
 	d := newEnd(f, 1)
 	f.Add([]byte{0, 3, 1, 4, 5, 7, 8, 9, 2, 6})

@@ -66,7 +66,7 @@ var goldenHeads = []string{
 func TestGoldenFrames(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b        string
-		there, back string // Ethernet, IP and UDP headers; LLLL is the IP length, UUUU that of UDP, CCCC the checksum
+		there, back string // Ethernet, IP and UDP headers: LLLL IP length, UUUU UDP length, CCCC checksum, SSSS port
 	}{
 		"IPv4": {"10.1.2.3", "10.4.5.6",
 			"020000000002 020000000001 0800 45 68 LLLL 0000 4000 40 11 CCCC 0a010203 0a040506 SSSS 12b7 UUUU 0000",

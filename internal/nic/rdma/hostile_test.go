@@ -11,7 +11,7 @@ import (
 
 // A peer sends wrong requests. The right ones among them are the negative control.
 
-// hostileKeys are MRs of the victim around one piece of its memory.
+// hostileKeys are keys of the victim's MRs, most of them of one piece of its memory.
 type hostileKeys struct {
 	part     uint32 // [partAt, partAt+partLen), all access
 	noWrite  uint32
@@ -19,7 +19,7 @@ type hostileKeys struct {
 	otherPD  uint32
 	gone     uint32
 	halfMade uint32
-	high     uint32 // the last bytes of the address space
+	high     uint32 // the highest addresses that an MR may have
 	highVA   uint64
 	unmapped uint32 // guest memory that does not exist
 }

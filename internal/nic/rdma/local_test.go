@@ -183,7 +183,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 								if unmap {
 									d.lose()
 								} else {
-									go d.DelMR(key) // DelMR waits for goroutines inside, such as this one
+									go d.DelMR(key) // DelMR waits for goroutines that use the Engine's objects
 									for d.regionOf(key) != nil {
 										time.Sleep(time.Nanosecond)
 									}
@@ -241,7 +241,8 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// Without posted receives, a SEND fails after the configured number of RNR NAKs, unless that is infinite.
+// Without posted receives, a SEND or a WRITE with immediate data fails after one RNR NAK more than the configured
+// retries, unless these are infinite (7).
 func TestNoReceive(t *testing.T) {
 	for _, op := range []control.WROp{control.WRSend, control.WRSendImm, control.WRWriteImm} {
 		for _, retries := range []uint8{0, 3, 7} {

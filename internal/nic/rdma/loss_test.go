@@ -93,7 +93,7 @@ func TestEachPacketLost(t *testing.T) {
 	}
 }
 
-// Packet numbers wrap at each place in messages of each kind.
+// Packet numbers wrap in a WRITE, a READ or a SEND, or between two of them, while packets are lost.
 func TestNumbersWrap(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for back := range uint32(14) {
@@ -205,7 +205,7 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// Packets that are not lost are repeated.
+// Messages arrive although packets that are not lost are repeated.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us

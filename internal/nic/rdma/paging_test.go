@@ -190,7 +190,7 @@ func isErrno(err error, no syscall.Errno) bool {
 	return ok && e.Unwrap() == no
 }
 
-// move moves a page to the GPU, or to RAM, after the NIC has released it.
+// move moves a page to the GPU or to RAM, if there is room, after an invalidation if the NIC may access it.
 func (o *owner) move(p int, vram bool) {
 	o.mu.Lock()
 	k := slices.IndexFunc(o.free, func(addr uint64) bool { return addr >= vramAt == vram })
@@ -361,7 +361,7 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// The NIC repeats a page request whose answer is lost, and gives up after four seconds.
+// The NIC repeats a page request whose answer is lost, and gives up after limits.Page.
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -443,7 +443,7 @@ func TestParkedPacketsAreBounded(t *testing.T) {
 		defer p.stopped()
 		o.mute = true
 		n := uint64(pages / 2 * onePage)
-		for range 3 { // each of the three queue pairs could fill the pool
+		for range 3 { // two of the three queue pairs could fill the pool
 			qa, _ := p.connect(func(p *control.QPPath) { p.Timeout, p.MTU = 18, 4096 })
 			p.a.post(qa, control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
 				SGEs: []control.SGE{p.a.sge(0, n)}})

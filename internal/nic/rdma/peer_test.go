@@ -28,9 +28,9 @@ type victim struct {
 	want  []byte // expected contents of b's memory
 	wantA []byte
 	ids   uint64
-	mute  bool // do not keep frames of the queue pair
+	mute  bool // do not keep frames to the hand-made peer
 	sent  []answered
-	n     int // frames of the queue pair
+	n     int // frames to the hand-made peer
 }
 
 type answered struct {
@@ -72,7 +72,8 @@ func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	return n
 }
 
-// raw makes a frame with the bytes b behind UDP's header; sum: with an ICRC in the last four bytes.
+// raw makes a frame with the bytes b behind UDP's header; sum: with an ICRC in the last four, if b is not
+// too short.
 func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	v.t.Helper()
 	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
@@ -100,7 +101,7 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give passes a packet of the peer, with a right ICRC, and reports whether it belonged to a queue pair.
+// give passes a packet of the peer, with a right ICRC, and reports whether it was taken as a queue pair's.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))
@@ -111,7 +112,7 @@ func (v *victim) packet(h header, payload []byte) *wire.Packet {
 	return v.raw(v.ip, v.b.ip, v.bytes(h, payload), true)
 }
 
-// bytes returns a packet behind UDP, with padding and room for the ICRC.
+// bytes returns a packet from behind UDP's header on, with padding and room for the ICRC.
 func (v *victim) bytes(h header, payload []byte) []byte {
 	if h.qpn == 0 {
 		h.qpn = v.qpn

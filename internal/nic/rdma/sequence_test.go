@@ -68,14 +68,14 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// The responder answers a repeated READ, or a part of it, if the peer has sent that READ before.
+// The responder answers a repeated READ, or the rest of it, within the packet numbers before the expected one.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
 		v.next(v.reth(opReadRequest, 0, 1000), nil...)
 		v.psn = after(v.psn, 3)
 		testkit.Equal(t, "packets", len(v.drain()), 4)
-		// An MR of the greatest length, without memory behind it.
+		// A huge MR, mostly without memory behind it.
 		huge := testkit.Must(v.b.AddMR(control.MR{PD: v.b.pd, Kind: control.MRGuest, Access: control.AccessRemoteRead,
 			Len:    1 << 40,
 			Ranges: []control.MRRange{{IOVA: 0, Len: 1 << 40}}}))(t)

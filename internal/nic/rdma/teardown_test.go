@@ -71,7 +71,6 @@ func TestCommandsInTheMiddle(t *testing.T) {
 			for n := range 50 {
 				rounds.Add(1)
 				done.Add(r.round(t, rnd, n == 0, start, memSize/4, all))
-				// The race detector would also find a late write to this memory.
 				for _, d := range []*end{r.a, r.b} {
 					m := part(d)
 					for i := range m {
@@ -109,8 +108,8 @@ func TestCommandsInTheMiddle(t *testing.T) {
 	}
 }
 
-// round makes queue pairs and memory regions, posts work, and deletes them in any order. It returns how many
-// work requests were completed.
+// round makes queue pairs and memory regions, posts work, and deletes them in either order. It returns how many
+// WRITEs, READs and SENDs succeeded.
 func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64, access uint8) (done int64) {
 	var keys, qps, cqs, pds [2]uint32
 	ends := []*end{r.a, r.b}
@@ -199,7 +198,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 	return done
 }
 
-// end2cq returns the completion queue of an end that all rounds share.
+// end2cq returns an end's completion queue, which all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
 // Reset runs while other goroutines post.
@@ -248,7 +247,7 @@ func TestResetInTheMiddle(t *testing.T) {
 	}
 }
 
-// DelQP, DelMR and Reset return when no goroutine uses the deleted object any more.
+// DelQP, DelMR and Reset return only when no goroutine uses the deleted object any more.
 func TestDeletionWaitsForThoseInside(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, del := range map[string]func(p *pair) error{

@@ -70,7 +70,7 @@ func put(table []byte, i int, b virtq.Buf, flags, next uint16) {
 	le.PutUint16(d[14:], next)
 }
 
-// chain makes a chain of descriptors available.
+// chain adds a chain of descriptors, which publish makes available.
 func (r *handRing) chain(flags uint16, bufs ...virtq.Buf) {
 	head := r.next
 	for i, b := range bufs {
@@ -89,7 +89,7 @@ func (r *handRing) head(head uint16) {
 	r.entries++
 }
 
-// publish shows the device the available chains, and kicks.
+// publish makes the added chains available, and kicks.
 func (r *handRing) publish() {
 	le.PutUint16(r.avail[2:], r.entries)
 	r.g.kick(r.index)
@@ -226,7 +226,7 @@ func TestLookAtLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// The chains have 2^29 descriptors in all, which the device returns without reading them.
+// The chains have about 2^29 descriptors in all, which the device returns without reading them.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

@@ -64,7 +64,7 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// A queue that splits only frames from a threshold on does not merge shorter frames with longer ones.
+// A queue that splits only frames from a threshold on does not merge shorter frames.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {

@@ -71,7 +71,7 @@ func TestStopShowsLateCompletions(t *testing.T) {
 	}
 }
 
-// With a polling thread, completions come when they are due.
+// With a polling thread, completions come no earlier than they are due.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.

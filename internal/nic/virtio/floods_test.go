@@ -34,7 +34,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin makes each queue send frame(mac, i), with i increasing from ring<<16 on.
+// begin makes each transmit queue send frame(mac, i), with i increasing from ring<<16 on.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -156,7 +156,7 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers returns a filter for IPv4 frames between two ports, except TCP resets.
+// answers returns a filter for IPv4 frames from one port to another, except TCP resets.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -198,7 +198,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// TestFloods floods the gateway from other ports while a guest makes requests.
+// In TestFloods a guest makes requests to the gateway while other guests send floods or reset their devices.
 //
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.

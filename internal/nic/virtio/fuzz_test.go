@@ -374,7 +374,7 @@ func seedCommand(seq byte, do func(*control.Client)) []byte {
 	return append([]byte{5, byte(f.Class), byte(f.Command), seq, 8 * seq, byte(len(f.Data))}, f.Data...)
 }
 
-// firstFrame is a control.Sender that keeps the first frame and fails.
+// firstFrame is a control.Sender that keeps a frame and fails.
 type firstFrame []byte
 
 func (b *firstFrame) Send(frame []byte) error {

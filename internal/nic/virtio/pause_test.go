@@ -147,7 +147,7 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 	}
 }
 
-// After status 0 the next start of the rings decides whether the driver is new.
+// After status 0 of a frontend with RESET_DEVICE, the next start of the rings decides whether the driver is new.
 //
 // Invariant: nic: After a pause a guest's NIC has the same state as before.
 func TestPauseAndReset(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a vhost-user frontend whose rings the test fills, descriptor by descriptor.
+// suiteGuest is a vhost-user frontend whose rings the test fills.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -67,7 +67,7 @@ type rawOptions struct {
 	clock    func() int64
 	log      *slog.Logger // nil: none
 	pollers  *nic.Pollers
-	wait     time.Duration // for the NIC; 0: 20 s
+	wait     time.Duration // how long poll waits for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
 	claims   bool // wire.Identity is checked
 	storm    int

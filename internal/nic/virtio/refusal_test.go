@@ -310,7 +310,7 @@ func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	}
 }
 
-// A chain of nearly 4 GiB has room, whatever chains come before it.
+// A chain of nearly 4 GiB has room, also behind another chain.
 func TestHugeChainHasRoom(t *testing.T) {
 	w := newWorld(t)
 	r := newRefusing(w.Bad, 0)
@@ -338,7 +338,7 @@ func BenchmarkManyChains(b *testing.B) {
 	for _, c := range []struct {
 		name   string
 		size   uint32
-		n      int // of the frame
+		n      int // bytes of payload
 		chains int
 		want   wire.Verdict
 	}{

@@ -41,7 +41,7 @@ func (r *smallRing) post(n int) {
 	r.publish()
 }
 
-// came returns the bytes in used chains from number first on, and their number.
+// came returns the bytes in used chains from number first on, and the number of these chains.
 func (r *smallRing) came(first int) (b []byte, chains int) {
 	for i := first; i < int(r.usedIdx()); i++ {
 		e := r.used[4+8*(i%int(r.setup.Size)):]

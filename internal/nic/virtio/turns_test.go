@@ -192,7 +192,7 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 	}
 }
 
-// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside one with
+// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside one with as many or
 // more.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {

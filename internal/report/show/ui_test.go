@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// screen returns what a terminal shows, for the sequences of package show.
+// screen returns what a terminal shows, for the sequences of a UI.
 func screen(t *testing.T, b string) string {
 	t.Helper()
 	lines := [][]rune{nil}

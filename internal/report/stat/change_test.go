@@ -77,7 +77,7 @@ func tell(t *testing.T, dir, line string) string {
 	return string(b)
 }
 
-// vnic 780d5150 prints the refusal too: it sends nothing to get a snapshot.
+// vnic 780d5150 sends nothing to get a snapshot, and prints the refusal of a change.
 //
 // Invariant: vnic stat: A client of another protocol is refused by one line that names both versions.
 func TestClientOfAnotherVnicIsRefused(t *testing.T) {

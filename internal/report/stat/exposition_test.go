@@ -82,7 +82,7 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	}
 }
 
-// Prometheus refuses a page with invalid UTF-8, and may drop one with two samples of the same labels.
+// Prometheus refuses a page with invalid UTF-8, and keeps only one of two samples with the same labels.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
 	x.add("m", "", 1, "l", "a\xff\xfe")

@@ -170,7 +170,7 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// The segments named as lost on the sender's link, and the segments that arrived, are all segments of the
+// If the sender's link loses segments, the lost segments that are named and the arrived ones are all segments of the
 // packet.
 //
 // Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
@@ -370,7 +370,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// stuckWriter blocks in Write until a value arrives, and writes nothing.
+// stuckWriter blocks in Write until a value arrives or it is closed, and writes nothing.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {

@@ -192,7 +192,7 @@ var blocks = map[uint32]struct {
 	6:          {"enhanced packet", 20},
 }
 
-// dumpBlocks prints every byte of a file, with each field and option on its own line.
+// dumpBlocks prints every byte of a file, with a block's fixed fields and each option on lines of their own.
 func dumpBlocks(file []byte) (string, error) {
 	le := binary.LittleEndian
 	var b strings.Builder

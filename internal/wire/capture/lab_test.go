@@ -32,7 +32,7 @@ type host struct {
 	sw    *wire.Switch
 	link  *wire.Link
 	gpu   *dma.Region // of its GPU
-	mem   []byte      // the same memory
+	mem   []byte      // its bytes at first
 	ram   *dma.Region
 	came  atomic.Int64
 	busy  bool
@@ -126,7 +126,7 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture with long patience: a writer may get no CPU for a while.
+// attached starts a capture, with long patience unless o has one: a writer may get no CPU for a while.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
 	o.patience = cmp.Or(o.patience, testkit.Patience)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The more connections a port has, the smaller are the buffers of its next one; the total is bounded.
+// From a port's eighth connection on, buffers are smaller; the total is bounded.
 func TestBuffersShareABudget(t *testing.T) {
 	for n, want := range map[int]int{1: 1 << 20, 7: 1 << 20, 8: 512 << 10, 16: 256 << 10, 32: 128 << 10, 64: 64 << 10,
 		maxTCP: 64 << 10} {

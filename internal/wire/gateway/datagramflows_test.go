@@ -336,7 +336,7 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams of a size until all n have come or are counted as lost.
+// count receives datagrams of a size until all n have come or are counted as lost, or patience ends.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
@@ -354,7 +354,7 @@ func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came i
 	return came
 }
 
-// takesBursts reports whether sockets of this machine may have the 4 MiB of buffers that bursts need.
+// takesBursts reports whether this machine's kernel reserves at least 4 MiB for a socket, which bursts need.
 func takesBursts(t *testing.T) bool {
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	testkit.OK(t, c.SetReadBuffer(forwardBuffer))

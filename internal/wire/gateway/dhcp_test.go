@@ -150,7 +150,7 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	}
 }
 
-// Guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own.
+// With NAT guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own.
 func TestSearchList(t *testing.T) {
 	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
 	host := readSearch(strings.NewReader(conf))

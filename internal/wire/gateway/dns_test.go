@@ -113,7 +113,7 @@ func newResolver(t testing.TB) []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(addr.Addr(), dead), addr}
 }
 
-// Over TCP a question may be as long as its length field allows (RFC 7830).
+// Over TCP a question, here a padded one (RFC 7830), may be as long as its length field allows.
 func TestQuestionsOverTCP(t *testing.T) {
 	resolvers := newResolver(t)
 	v := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return resolvers } }).guest(1)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A gateway for two guests; one of them has a name and can be reached from the host.
+// A gateway for the guests at a switch; one of them has a name and can be reached from the host.
 func Example() {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()
