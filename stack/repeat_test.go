@@ -26,7 +26,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				// This opens the congestion window; netstack recovers the first segment only with a timeout.
+				// This opens the congestion window; netstack recovers a connection's first segment only with a timeout.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
 				completed(t, ca)
