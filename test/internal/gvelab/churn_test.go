@@ -86,7 +86,7 @@ func (b *bench) judge() {
 	}
 }
 
-// explained is the function of the warning that gve.md (11) explains.
+// explained is a function in the call trace of the warning that gve.md (11) explains.
 const explained = "gve_rx_queue_mem_free"
 
 // control provokes the one warning.
