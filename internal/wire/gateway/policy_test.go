@@ -77,7 +77,7 @@ func TestPolicy(t *testing.T) {
 			"[64:ff9b::0.0.0.0]:80":                      RuleReserved,
 			"[::ffff:0.0.0.0]:80":                        RuleReserved,
 			"[64:ff9b::192.0.2.1]:80":                    RuleNone,
-			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // with other prefix lengths, reserved addresses: these do not count
+			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // with other lengths of the prefix: reserved ones
 			"[64:ff9b:1:fffe::192.0.2.1]:80":             RuleNone,
 			"[2002:c000:201::1]:80":                      RuleNone,
 			"[::ffff:192.0.2.1]:80":                      RuleNone,
