@@ -280,7 +280,7 @@ func (r *raw) describe(frame []byte) bool {
 	p := &r.pkt
 	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen &&
 		p.Meta.Headers.Class == splitter.Malformed {
-		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...) // as nic.ParseFrame does
+		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...)
 		p.PayloadLen = uint32(len(frame) - len(p.Header))
 		p.Payload = append(p.Payload[:0], r.slot.mem.Segment(uint64(len(p.Header)), p.PayloadLen))
 		p.Prepare()
