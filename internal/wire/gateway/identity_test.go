@@ -82,7 +82,7 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
-	x := b.lease(netip.Addr{}) // from 0.0.0.0, as iPXE does
+	x := b.lease(netip.Addr{}) // from 0.0.0.0
 	b.mustSend(b.arp(1, x, prefix4.Addr(), wire.MAC{}))
 	server := dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))
 	kind := dhcpv4.WithMessageType
