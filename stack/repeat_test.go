@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The last segment and its tail loss probe are lost while an earlier one is being recovered.
+// The last segment and its first repetition (with RACK a tail loss probe) are lost while an earlier one is being
+// recovered.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
