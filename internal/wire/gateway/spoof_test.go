@@ -35,7 +35,7 @@ func (q *quota) has(r *raw) int {
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and counts those that the quota ends.
+// takeAll makes a guest take all entries, and counts the entries that the quota ends.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
