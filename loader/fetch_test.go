@@ -92,7 +92,7 @@ func TestPiecesGoWhereTheyBelong(t *testing.T) {
 	o := w.open(s.URL)
 	var list []Piece
 	want := bytes.Clone(w.mem())
-	for i := range 100 { // backwards, with gaps
+	for i := range 100 { // in memory backwards, with gaps
 		p := Piece{Off: uint64(i * 10_007), Len: uint64(1 + i*173), Mem: uint64((99 - i) * 20_011)}
 		list = append(list, p)
 		copy(want[p.Mem:], file[p.Off:p.Off+p.Len])

@@ -79,7 +79,7 @@ const (
 	cr = "Content-Range: bytes 1000-1499/10000\r\n"
 )
 
-// hostile are responses to a request for [1000, +500) of 10000 bytes.
+// hostile are heads of responses to a request for [1000, +500) of 10000 bytes.
 var hostile = map[string]struct {
 	head string
 	want error

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// The loader accepts the same characters in headers as net/http.
+// The loader accepts the same names of headers, hosts and values as httpguts, which net/http uses.
 func TestCharactersOfHeaders(t *testing.T) {
 	check := func(s string) {
 		for _, c := range []struct {

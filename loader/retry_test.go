@@ -67,7 +67,7 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 		"a code that is none":   "799 x" + noBody, // RFC 9110, section 15: as 5xx
 	} {
 		for _, connections := range []int{1, 2} {
-			for _, from := range []int64{1, 2, 5} { // during Open, at the first piece, and between pieces
+			for _, from := range []int64{1, 2, 5} { // during Open, at the first range, and later
 				t.Run(fmt.Sprintf("%s/%d from %d", name, connections, from), func(t *testing.T) {
 					w := newWorldOf(t, 512<<10)
 					c := w.clock()

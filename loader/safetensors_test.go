@@ -144,7 +144,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// As the reference does (huggingface/safetensors, safetensors/src/tensor.rs).
+// The reference is huggingface/safetensors, safetensors/src/tensor.rs.
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	for _, c := range []struct {

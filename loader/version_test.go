@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// f returns the size, and sets headers, of the n-th response, from 1.
+// labelled serves ranges of a file; f returns the file's size in the n-th response, from 1, and may set its headers.
 func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.HandlerFunc {
 	var asked atomic.Int64
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -121,7 +121,7 @@ func TestValidatorsOfSeveralServers(t *testing.T) {
 	}
 }
 
-// RFC 9110, sections 13.1.1 and 5.6.7.
+// RFC 9110, sections 13.1.1, 13.1.4 and 5.6.7.
 func TestConditionsOfRequests(t *testing.T) {
 	const date = "Thu, 02 Jan 2020 03:04:05 GMT"
 	for _, c := range []struct{ etag, modified, match, unmodified string }{

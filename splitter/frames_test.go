@@ -13,7 +13,7 @@ type frame struct {
 	tags     []uint16 // outermost first; TCI is 0x2000 + index
 	src, dst string
 	ipOpts   int    // bytes
-	ext      []byte // IPv6 extension headers: their next header numbers, 8 bytes each
+	ext      []byte // numbers of IPv6 extension headers, of 8 bytes each
 	fragOff  uint16 // IPv4: flags and offset field
 	id       uint16
 	proto    uint8

@@ -60,7 +60,7 @@ func fragments(frame []byte) [][]byte {
 	return [][]byte{piece(0, 1, frame[54:54+cut]), piece(cut, 0, frame[54+cut:])}
 }
 
-// No NIC can have checked these checksums.
+// CsumGood does not cover these checksums.
 func TestWrongChecksumsAreDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	whole := func(f []byte) [][]byte { return [][]byte{f} }

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzReceive makes a device deliver changed headers, and payload in pages that it has, does not have, or has
-// twice. A read of payload faults.
+// twice. A read of payload by netstack faults.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {

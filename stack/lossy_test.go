@@ -17,8 +17,8 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// With halfClose each side closes its direction when it has sent all bytes; without, when it has also
-// received all.
+// With halfClose each side closes its direction when all its sends are complete; without, when it has also
+// received all bytes.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
@@ -84,7 +84,7 @@ func TestLossy(t *testing.T) {
 					n = (n + 1) / 2
 				}
 				if v.slow {
-					n = (n + 2) / 3 // each timeout takes at least a second
+					n = (n + 2) / 3 // without RACK more losses end in a timeout
 				}
 				for seed := range n {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {

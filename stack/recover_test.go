@@ -29,7 +29,7 @@ func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold in
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// The pool has few pages, and the application holds many of them.
+// The pool has few pages, and the application holds up to a quarter of them.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -360,7 +360,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	stop := make(chan struct{})
 	g.Go(func() error {
 		defer close(stop)
-		for first := true; first || rebinds.Load() < 3; first = false { // a transfer may end before the second rebind
+		for first := true; first || rebinds.Load() < 3; first = false { // a transfer may end before the third rebind
 			ca, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.addr(7))
 			if err != nil {
 				return err

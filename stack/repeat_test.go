@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The last segment and its tail loss probe are lost while an earlier one is being recovered.
+// The last segment and its first repetition (with RACK a tail loss probe) are lost while an earlier one is being
+// recovered.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
@@ -26,7 +27,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				// This opens the congestion window; netstack recovers the first segment only with a timeout.
+				// This opens the congestion window; netstack recovers a connection's first segment only with a timeout.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
 				completed(t, ca)

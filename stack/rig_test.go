@@ -49,7 +49,7 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
 		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)},
-			MinRTO: 200 * time.Millisecond} // the same as with RACK
+			MinRTO: 200 * time.Millisecond} // limits.MinRTORACK, on any machine
 		for _, f := range change {
 			f(&c)
 		}
@@ -200,7 +200,7 @@ type sender struct {
 	rng     *rand.Rand
 	linear  float64         // of pieces that are written from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // the sender closes its side when this is closed
+	after   <-chan struct{} // if not nil, the sender waits until it is closed before it closes its side
 }
 
 const arena = 64 << 10
@@ -322,7 +322,7 @@ type receiver struct {
 	total  int
 	rng    *rand.Rand
 	hold   int // tokens kept
-	device int // bytes received as frags
+	device int // bytes received in device memory
 	linear int
 	got    chan struct{} // closed when no more bytes will come; may be nil
 }

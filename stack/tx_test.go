@@ -188,7 +188,7 @@ func TestTransmitPlacesPayload(t *testing.T) {
 	}
 }
 
-// A stack without GSO cuts netstack's packets into frames of one segment.
+// A stack without GSO and RACK cuts netstack's packets into frames of one segment.
 func TestTransmitCuts(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	for _, ipv6 := range []bool{false, true} {
@@ -317,7 +317,7 @@ func TestTransmitDrops(t *testing.T) {
 	}
 }
 
-// A segment that is sent late gets the current acknowledgment, window and timestamp.
+// With RACK, a segment that is sent late gets the current acknowledgment, window and timestamp.
 func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		q, n, f := newTxRig(ipv6, 0, 0, 2000)
@@ -374,7 +374,7 @@ func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	}
 }
 
-// The last data is repeated together with a later FIN.
+// With RACK, the last data is repeated together with a later FIN.
 func TestLastDataIsRepeatedBesideTheFIN(t *testing.T) {
 	q, _, f := newTxRig(false, 0, 0, 500)
 	q.s.repeat = true

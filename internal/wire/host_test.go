@@ -45,7 +45,7 @@ type received struct {
 
 const ramSize = 1 << 18
 
-// pattern is the content of hosts' memory.
+// pattern[n:] is the initial content of the memory of host n.
 var pattern = func() []byte {
 	b := make([]byte, ramSize+256)
 	for i := range b {
@@ -102,7 +102,7 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with impaired links from a to b, and teaches the switch b without a frame.
+// badPair makes two hosts with impaired links from a to b, and teaches the switch b's MAC without a frame.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -254,7 +254,7 @@ type spec struct {
 	off     int // offset of the payload in the sender's memory
 	n       int
 	mss     uint16        // not 0: a GSO packet
-	csum    splitter.Csum // CsumGood: complete
+	csum    splitter.Csum // unless it is CsumPartial the checksum is complete; a GSO packet has CsumPartial
 	cut     []int         // lengths of the first payload segments; the rest is one
 	sport   uint16
 }
@@ -292,7 +292,7 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory, in segments whose first lengths are cut.
+// payload gives a packet n bytes of h's memory, in segments whose first lengths are those in cut.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)

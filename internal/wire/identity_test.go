@@ -130,7 +130,7 @@ func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), m
 
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, with hdr bytes in the header and the rest in memory.
+// try sends a frame, with hdr bytes in the header (see rawFrame) and the rest in memory.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -279,7 +279,7 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 		p := v.a.rawFrame(f, splitter.EthLen, 0, 3)
 		n := len(f)
 		if p.Meta.Headers.Class == splitter.OtherIP && p.Meta.Headers.Proto != protoICMPv6 {
-			continue // it consists only of headers
+			continue // its body is not checked
 		}
 		v.b.slow = func() { clear(v.a.ram[:600]) }
 		v.a.send(p)
@@ -604,7 +604,7 @@ func TestWhatPassesGoesTogether(t *testing.T) {
 			v.b.take()
 			return sizes
 		}
-		send(1) // binds the address
+		send(1) // binds the address unless it is unspecified
 		if sizes := send(8); len(sizes) != 1 {
 			t.Errorf("from %s: batches of %v", name, sizes)
 		}

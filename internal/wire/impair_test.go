@@ -25,7 +25,7 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends packets, each of the given number of segments, and returns the segments that arrived.
+// over sends packets, the i-th of sizes[i] segments, and returns the numbers of the segments that arrived.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet from a frame's bytes; for frames other than TCP and UDP hdr bytes are in its
-// Header. The rest is in h's memory at off.
+// rawFrame makes a packet from a frame's bytes. Its Header has the headers; of frames that are neither TCP nor UDP at
+// least hdr bytes, of malformed ones as much as fits. The rest is in h's memory at off.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -336,7 +336,8 @@ func judge(h *splitter.Headers, b []byte) judged {
 	return judged{MAC(b[0:6]), MAC(b[6:12]), h.EtherType, h.Class, h.VLANs, h.VLAN, h.Flow}
 }
 
-// The bytes that a port gets parse to the headers of the sent frame.
+// The bytes that a port gets parse to the headers in their Meta, and have the properties that were checked in the sent
+// frame.
 //
 // Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
@@ -344,7 +345,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	spoof = append(spoof, make([]byte, 60)...)
 	sum := ^splitter.Sum(spoof[11:], 0)
-	binary.BigEndian.PutUint16(spoof[30+1:], splitter.Add(sum, ^uint16(0x0188))) // the sum becomes 0x0188
+	binary.BigEndian.PutUint16(spoof[30+1:], splitter.Add(sum, ^uint16(0x0188))) // the checksum becomes 0x0188
 	f.Add(spoof, uint16(11), uint16(0), uint8(0), uint16(0), uint8(1))
 	f.Add(spoof, uint16(14), uint16(4), uint8(0), uint16(0), uint8(0))
 	for i, s := range []spec{{n: 50}, {n: 3000, v6: true}, {n: 3000, udp: true}, {n: 51, udp: true, v6: true, tags: 2}} {
@@ -390,7 +391,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 		}
 		b.setLimits(lim)
 		c.setLimits(lim)
-		for _, h := range []*host{b, c} { // resets the table after earlier frames
+		for _, h := range []*host{b, c} { // earlier frames may have moved their MACs to other ports
 			h.send(h.arp(broadcast))
 		}
 		for _, h := range []*host{a, b, c, l} {

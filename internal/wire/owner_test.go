@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A MAC belongs to the port whose NIC has it, or to the port that sends from it.
+// Of ports with an Identity, a MAC belongs to the one whose NIC has it, or that sends from it.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()
@@ -31,7 +31,7 @@ func TestOwnerOfMAC(t *testing.T) {
 	a.sendAll(a.packet(b.mac, spec{n: 100}))
 	owner(a.mac, a.link, false)
 	now = now.Add(wantedAgain)
-	owner(a.mac, a.link, false) // from now on another port wants it
+	owner(a.mac, a.link, false) // marks the binding as wanted
 	now = now.Add(BindingIdle)
 	owner(a.mac, nil, false)
 	a.mac = other

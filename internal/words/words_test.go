@@ -167,7 +167,7 @@ var (
 	star     = regexp.MustCompile(`(?m)^\s*(?:/\*+|\*/?|//)`)
 )
 
-// unstar removes the comment marks of C.
+// unstar removes the marks at the starts of a C comment's lines.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
 func declared(tree *ast.File) (names []*ast.Ident) {

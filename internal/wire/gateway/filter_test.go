@@ -21,7 +21,7 @@ func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
 	return p.Verdict
 }
 
-// bypass is a frame with a partial checksum whose completion would change its address to a refused one.
+// bypass is a frame with a partial checksum whose completion would change its destination to a refused one.
 type bypass struct {
 	frame         []byte
 	start, offset uint16
@@ -67,7 +67,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 		"UDP": func(r *raw) bypass {
 			f := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), metadata, []byte{1, 2, 3, 4, 0, 0})
 			copy(f[30:], harmless)
-			tune(f, 30, 0xa9fe, len(f)-2) // the checksum from 30 on is half of the refused address
+			tune(f, 30, 0xa9fe, len(f)-2) // the checksum from 30 on is the first half of the refused address
 			return bypass{f, 30, 0}
 		},
 		"TCP": func(r *raw) bypass {
@@ -90,7 +90,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			b.check(t)
 			taken := g.Stats().Received
 			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
-			// The gateway would have dialled an earlier connection before this one.
+			// A dial for an earlier frame would have begun before this one.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
 			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
 			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())

@@ -57,7 +57,7 @@ func TestFloodOfConnections(t *testing.T) {
 	}
 }
 
-// A guest that never confirms the end of its connections gets no new ones; another guest does.
+// A guest that has not confirmed the end of as many connections as are allowed gets no new ones; another guest does.
 func TestUnfinishedConnectionsAreShared(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.shares.all = n })

@@ -225,13 +225,13 @@ func TestDatagramsToTheHost(t *testing.T) {
 	w := newRig(t, nil)
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))
 	defer conn.Close()
-	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the longer ones are fragmented
+	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // those above 1472 are fragmented
 		testkit.OK(t, exchangeDatagram(conn, noise(n, uint64(i))))
 	}
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The server's answer may take longer than udpIdle.
+// The test reads no answer: it may take longer than udpIdle.
 func TestSilentFlowsEnd(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))

@@ -82,7 +82,7 @@ func FuzzDNS(f *testing.F) {
 	})
 }
 
-// Whatever one guest sends, another one still gets answers.
+// Whatever one guest sends from its MAC, another one still gets an answer by ARP.
 func FuzzFrames(f *testing.F) {
 	w := newRig(f, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, permit) (net.Conn, error) { // no fuzzer's packet leaves
@@ -126,7 +126,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// No allowed address is or embeds a link-local address or 100.100.100.200.
+// No allowed address is an IPv4 address that is link-local, multicast or (but for port 22) loopback. None embeds a
+// link-local IPv4 address or 100.100.100.200 in a form that embedded lists.
 func FuzzPolicy(f *testing.F) {
 	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
 		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",

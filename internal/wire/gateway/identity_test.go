@@ -43,7 +43,8 @@ func TestCheckedGuestsReachAll(t *testing.T) {
 	}
 }
 
-// ask makes a DHCP message of a client with hardware address mac, sent from an IP address.
+// ask makes a DHCP message of a client with hardware address mac, from an IP address to the gateway; if from is
+// invalid, a broadcast from 0.0.0.0.
 func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte {
 	m := testkit.Must(dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(mac[:])}, mods...)...))(r.t)
 	src, dst := netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67)
@@ -81,7 +82,7 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
-	x := b.lease(netip.Addr{}) // from 0.0.0.0, as iPXE does
+	x := b.lease(netip.Addr{}) // from 0.0.0.0
 	b.mustSend(b.arp(1, x, prefix4.Addr(), wire.MAC{}))
 	server := dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))
 	kind := dhcpv4.WithMessageType
@@ -92,7 +93,7 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
 			"request": a.ask(b.mac, from, kind(dhcpv4.MessageTypeRequest),
 				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
-			"discover": a.ask(macOf(2), from, kind(dhcpv4.MessageTypeDiscover)), // the address of a Host
+			"discover": a.ask(macOf(2), from, kind(dhcpv4.MessageTypeDiscover)), // the MAC of a Host
 		} {
 			if !from.IsValid() {
 				copy(f, gatewayMAC[:]) // as a broadcast it would also reach all others

@@ -27,7 +27,7 @@ func worldOnLo(t *testing.T, mtu int) {
 	testkit.OK(t, errors.Join(netlink.LinkSetMTU(lo, mtu), netlink.LinkSetUp(lo)))
 	for _, a := range []string{world4.String() + "/32", world6.String() + "/128"} {
 		addr := testkit.Must(netlink.ParseAddr(a))(t)
-		addr.Flags = 2 // IFA_F_NODAD: duplicate address detection would take a second
+		addr.Flags = 2 // IFA_F_NODAD: no duplicate address detection
 		testkit.OK(t, netlink.AddrAdd(lo, addr))
 	}
 }

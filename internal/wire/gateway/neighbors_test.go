@@ -139,7 +139,7 @@ func TestPing(t *testing.T) {
 		case b[20] == protoICMPv6 && b[54] == 129:
 			got[b[61]] = true
 		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 3:
-			refused4 = b[35] == 13 && netip.AddrFrom4([4]byte(b[26:30])) == prefix4.Addr() && b[69] == 1 // first
+			refused4 = b[35] == 13 && netip.AddrFrom4([4]byte(b[26:30])) == prefix4.Addr() && b[69] == 1 // it quotes ping 1
 		case b[20] == protoICMPv6 && b[54] == 1:
 			refused6 = b[55] == 1 && netip.AddrFrom16([16]byte(b[22:38])) == prefix6.Addr() && b[109] == 3
 		}

@@ -28,7 +28,7 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
-// in addition to loopback
+// theHost has the addresses of the host's interfaces but loopback.
 var theHost = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:7::7")}
 
 // judging makes a gateway with a policy, on a host with the addresses of theHost.
@@ -77,7 +77,7 @@ func TestPolicy(t *testing.T) {
 			"[64:ff9b::0.0.0.0]:80":                      RuleReserved,
 			"[::ffff:0.0.0.0]:80":                        RuleReserved,
 			"[64:ff9b::192.0.2.1]:80":                    RuleNone,
-			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // the other embedded addresses are zeros
+			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // with other lengths of the prefix: reserved ones
 			"[64:ff9b:1:fffe::192.0.2.1]:80":             RuleNone,
 			"[2002:c000:201::1]:80":                      RuleNone,
 			"[::ffff:192.0.2.1]:80":                      RuleNone,
@@ -137,7 +137,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// A flag that a refusal's message names does allow the address.
+// An --allow or --host-ports that a refusal's message names does allow the address.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -210,7 +210,8 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// cut makes a datagram in two fragments, which overlap if off is less than cut; change alters the last byte.
+	// cut makes a datagram in two fragments, which overlap if off is less than cut; change alters the last byte of the
+	// second one.
 	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
@@ -282,7 +283,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// The gateway would have dialled an earlier connection before these.
+			// A dial for an earlier frame would have begun before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -444,7 +445,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		return strings.Contains(log.String(), "from=10.118.110.2:1000")
 	})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) < 2 || len(lines) > 60 { // one line per second
+	if len(lines) < 2 || len(lines) > 60 { // one line per second and guest
 		t.Fatalf("%d lines", len(lines))
 	}
 	want := regexp.MustCompile(`^time=\S+ level=WARN msg="refused to a guest" port=gateway guest=raw ` +

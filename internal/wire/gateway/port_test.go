@@ -130,7 +130,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
-// A sender that waits for a lane then finds room for the longest frame.
+// A sender that waited for a lane finds room for the longest frame as soon as one short frame has left.
 func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 	const short, long = 64, 65535
 	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
@@ -246,7 +246,7 @@ func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 		for flow := range uint16(20) { // one flow's send buffer would not fill the queue
 			from := netip.AddrPortFrom(from.Addr(), 1000+flow)
 			r.send(r.udp4(gatewayMAC, from, own4(echo), noise(1000, i)))
-			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // answered by an ICMP error
+			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // some are answered by an ICMP error
 		}
 		select {
 		case <-tick.C:

@@ -66,7 +66,7 @@ type rig struct {
 	sw *wire.Switch
 	g  *Gateway
 
-	lose func(*wire.Packet) bool // selects received frames that guests made from now on lose; nil: none
+	lose func(*wire.Packet) bool // for guests that are made while it is set: the received frames that they lose; nil: none
 }
 
 // newRig makes a gateway without the machine's resolvers.
@@ -280,7 +280,7 @@ func (r *raw) describe(frame []byte) bool {
 	p := &r.pkt
 	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen &&
 		p.Meta.Headers.Class == splitter.Malformed {
-		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...) // as nic.ParseFrame does
+		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...)
 		p.PayloadLen = uint32(len(frame) - len(p.Header))
 		p.Payload = append(p.Payload[:0], r.slot.mem.Segment(uint64(len(p.Header)), p.PayloadLen))
 		p.Prepare()
@@ -360,7 +360,7 @@ func (r *raw) syn(src, dst netip.AddrPort) []byte {
 	return r.ip4(gatewayMAC, src.Addr(), dst.Addr(), splitter.ProtoTCP, seg)
 }
 
-// serveTCP calls f for each connection to l, until the test ends.
+// serveTCP calls f for each connection to l, and then closes it, until the test ends.
 func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	done := make(chan struct{})
 	go func() {
@@ -420,7 +420,7 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echo avoids io.Copy between sockets, which would keep pipes open.
+// echo hides the sockets from io.Copy, which would splice by pipes and keep these open.
 func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 func udpEcho(t testing.TB) netip.AddrPort {

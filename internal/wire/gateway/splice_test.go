@@ -82,7 +82,7 @@ func TestSocketWriterGoesOn(t *testing.T) {
 		got = append(got, b[:n]...)
 	}
 	s := socketWriter{fd: fds[0], chunk: make([]byte, 0, chunkLen)}
-	collected, direct := 0, 0 // of partial writes
+	collected, direct := 0, 0 // how many writes ended in collected data, and in a long piece
 	for rest, n := data, 1; len(rest) > 0; n = n*5%20_011 + 1 {
 		k, err := s.Write(rest[:min(n, len(rest))])
 		rest = rest[k:]

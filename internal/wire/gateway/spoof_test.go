@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sources returns invented addresses of guest 1: enough to use up all entries if each got a share.
+// sources returns invented addresses of guest 1.
 func sources() (list []netip.Addr) {
 	for i := range byte(16) {
 		list = append(list, addr4Of(10+i))
@@ -35,7 +35,7 @@ func (q *quota) has(r *raw) int {
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and counts the evicted ones.
+// takeAll makes a guest take all entries, and counts the entries that the quota ends.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
@@ -53,7 +53,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	set := func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to permit) (net.Conn, error) {
 			if to.to == hold {
-				<-g.ctx.Done() // ctx ends earlier, after limits.Dial
+				<-g.ctx.Done() // ctx may end earlier: after limits.Dial, or by eviction
 				return nil, g.ctx.Err()
 			}
 			return dialHost(ctx, network, to)
@@ -179,7 +179,7 @@ func TestEvictedConnectionsDelayNobody(t *testing.T) {
 	hold := netip.MustParseAddrPort("192.0.2.1:80")
 	w := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, permit) (net.Conn, error) {
-			<-g.ctx.Done() // not at the end of its own context
+			<-g.ctx.Done() // not when the dial's own context ends
 			return nil, g.ctx.Err()
 		}
 	})

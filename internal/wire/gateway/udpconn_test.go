@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fullEndpoint is full for the first writes, and signals space after each failure.
+// fullEndpoint is full for the first writes, and signals space before each of them returns.
 type fullEndpoint struct {
 	tcpip.Endpoint
 	wq     waiter.Queue

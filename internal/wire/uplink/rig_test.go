@@ -95,7 +95,7 @@ func (u *Uplink) err() error {
 
 func macOf(n byte) wire.MAC { return wire.MAC{2, 0, 0, 0, 0, n} }
 
-// It puts received frames into got.
+// machine puts the frames that it receives into got.
 type machine struct {
 	t    testing.TB
 	mac  wire.MAC

@@ -118,7 +118,7 @@ var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
 
-// sender sends a frame, from which the switch learns the attacker's address.
+// sender connects the attacker, and sends a frame, from which the switch learns its address.
 func (w *world) sender() (*attacker, *ring) {
 	a := w.attacker.connect().share()
 	r := a.start(1, 256)

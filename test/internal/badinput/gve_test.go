@@ -48,7 +48,7 @@ const (
 	passed       = 1
 
 	gveRing   = 512  // descriptors of a ring of a guest that behaves
-	largest   = 4096 // descriptors that a ring may have
+	largest   = 4096 // the most descriptors of a ring
 	packetLen = 4096 // bytes of a packet buffer
 	dmaAt     = 1 << 32
 )

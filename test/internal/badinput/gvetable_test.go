@@ -188,7 +188,7 @@ var gveTable = []row{
 	}, few},
 }
 
-// scatter maps a client's pages a second time, at high.
+// high is the address from which on scatter maps a client's pages a second time.
 const high = 1 << 44
 
 // scatter maps 72 pages at consecutive addresses, but not from consecutive places in the file.

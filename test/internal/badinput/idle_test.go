@@ -12,13 +12,13 @@ import (
 
 const idlePorts = 64
 
-// idleEnv is the variable with the time of a period, such as 10s.
+// idleEnv is the variable with the time of a period, such as 10s; unset: a second.
 const idleEnv = "BADINPUT_IDLE"
 
 // The first periods may see work of the start, and the Go runtime collects garbage every two minutes.
 const idleTries = 10
 
-// In one of at most idleTries periods the server uses no tick of processor time.
+// In one of at most idleTries periods no thread of the server wakes, and the server uses no tick of processor time.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {

@@ -110,7 +110,7 @@ func talk(t *testing.T, a, b *guest) *innocents {
 	return in
 }
 
-// Frames to group addresses are dropped if a receiver has no buffers.
+// meet sends broadcasts until one arrives: a broadcast is dropped if its receiver has no buffers.
 func (g *guest) meet(t *testing.T, other *guest) {
 	t.Helper()
 	hello := g.frame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0)

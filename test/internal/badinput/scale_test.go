@@ -36,7 +36,7 @@ const (
 	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // port of the first rule
-	// scaleFeatures has features of a guest with Linux.
+	// scaleFeatures has features that Linux accepts.
 	scaleFeatures = features | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
@@ -217,7 +217,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// The device has to complete the frame's TCP checksum.
+// The frame's TCP checksum is partial: from a virtio guest the device has to complete it.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))
@@ -306,7 +306,7 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 	return sum
 }
 
-// The processor time for a small frame grows by no more than the bounds.
+// The processor time for a small frame grows by no more than the bounds, where compare judges it.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
 		t.Skip("takes minutes: test/27-scale.sh")
@@ -350,7 +350,7 @@ func portsFromOne(t *testing.T, model string) {
 	var rx []end
 	for port := 1; port < 64; port++ {
 		ring := scaleRing
-		if cold == "" { // the minimum number of buffers
+		if cold == "" { // smaller rings for ports that only the larger sizes use
 			ring = min(ring, 2*scaleRing>>(bits.Len(uint(port))-1))
 		}
 		rx = append(rx, s.scaleGuest(t, model, port, 1, ring).rx...)

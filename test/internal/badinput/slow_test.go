@@ -154,7 +154,7 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 // slowEnv enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
-// Each measurement follows traffic that lasts before.
+// A measurement lasts measure, after traffic of the length before.
 const (
 	pairs   = 15
 	measure = 400 * time.Millisecond

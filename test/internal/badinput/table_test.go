@@ -65,7 +65,7 @@ type bound struct {
 	lines  int           // lines in the log
 	files  int           // descriptors, where the row counts them
 	left   int           // descriptors that stay open
-	stall  time.Duration // longest time of an innocent frame, beside ten times the usual one
+	stall  time.Duration // longest time of an innocent frame, in addition to ten times the usual one
 }
 
 const mib = 1 << 20

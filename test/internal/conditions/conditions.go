@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Document maps the path of each value in a JSON document to the value.
+// Document maps the path of each value in a JSON document to the value as text, and has the lengths of arrays.
 type Document map[string]string
 
 // Read reads a JSON document.

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest starts a process for each gateway, in a network namespace with the gateway's NIC. Then it may restart
-// the guest, without closing its connections.
+// guest starts a process for each gateway, in a network namespace with the gateway's NIC. Then it restarts
+// the guest, without closing its connections, if a process answers "again".
 func guest() error {
 	type process struct {
 		name string

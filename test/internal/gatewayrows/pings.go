@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo sends pings until an answer comes.
+// echo sends pings, for patience at most, until an answer or "unreachable" comes.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {

@@ -51,7 +51,7 @@ func (g *guest) run(t *testing.T, args ...string) string {
 	return r.Stdout
 }
 
-// quiet checks that the kernel's log has no complaint.
+// quiet checks that the kernel's log has no complaint, and has vnicgpu's line about the memory.
 func (g *guest) quiet(t *testing.T) {
 	t.Helper()
 	log := g.run(t, "log")
@@ -78,7 +78,7 @@ func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	t.Log(g.run(t, "private-long"))
 
-	// Before, the memory had other bytes.
+	// First the memory gets other bytes.
 	const size = 1 << 20
 	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
 	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)

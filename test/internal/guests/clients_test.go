@@ -152,7 +152,7 @@ func (l *guestLab) clients(t *testing.T) {
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		// The former client's queue takes part in RSS again.
+		// The job has taken the last queue out of RSS, so it gets no payload.
 		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}

@@ -47,7 +47,7 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do(fmt.Sprintf("eth0 down and up %d times while bound", flaps), OpFlap, Args{Times: flaps, Name: "eth0"})
 	b.do(fmt.Sprintf("its peer's interface down and up %d times while bound", flaps), OpFlap,
 		Args{Times: flaps, Name: "eth1"})
-	for i := range 2 * flaps { // takes the device's links down, also with queues bound
+	for i := range 2 * flaps { // takes the links of both NICs down and up, with queue 3 bound
 		b.carrier(i % len(b.lab.Ports()))
 	}
 	b.do("all streams flow", OpTraffic, Args{})
@@ -86,7 +86,7 @@ func (b *bench) judge() {
 	}
 }
 
-// explained is the function of the warning that gve.md (11) explains.
+// explained is a function in the call trace of the warning that gve.md (11) explains.
 const explained = "gve_rx_queue_mem_free"
 
 // control provokes the one warning.

@@ -17,7 +17,7 @@ import (
 
 const (
 	devmemPort = 7002 // the peer's port
-	// A queue with fewer than 32 free pages never receives (docs/specs/gve.md, 11).
+	// A dma-buf with fewer than 32 free pages receives nothing (docs/specs/gve.md, 11).
 	rxSize = 12 << 20
 	txSize = 1 << 20
 )
@@ -195,8 +195,8 @@ func (d *dut) send() {
 	}
 }
 
-// goesOn reports whether a later send may succeed. ENODEV and EHOSTUNREACH: the interface was down. EINVAL: so
-// too, or the binding was closed.
+// goesOn reports whether a later send may succeed. ENODEV and EHOSTUNREACH: the interface was down. EINVAL:
+// that, or the binding was closed.
 func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }

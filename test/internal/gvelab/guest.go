@@ -254,7 +254,7 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload unloads the driver under traffic, and loads it again. No queue is bound for transmit: Linux 7.2 uses
+// reload unloads the driver under traffic, and loads it again. No memory is bound for transmit then: Linux 7.2 uses
 // the interface when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen).
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {

@@ -24,7 +24,7 @@ const (
 	powerOffLimit = time.Minute
 )
 
-// lost must be in vnic's log, givesUp in the guest's kernel log.
+// lost must be in the log of a server that was not killed, givesUp in the guest's kernel log.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"

@@ -90,7 +90,7 @@ func feature(name string, on bool) func() error {
 	}
 }
 
-// split returns what ethtool -G tcp-data-split does.
+// split returns a function that does what ethtool -G tcp-data-split does.
 func split(to uint8) func() error {
 	return func() error {
 		return guestops.Set(guestops.Ethtool, cmdRingsSet, func(ae *mdl.AttributeEncoder) {
@@ -151,7 +151,7 @@ func rules() error {
 	return nil
 }
 
-// table returns what ethtool -X weight does.
+// table returns a function that does what ethtool -X weight does.
 func table(queues ...uint32) func() error {
 	const entries = 128
 	t := []uint32{entries}

@@ -15,7 +15,7 @@ type Seen struct {
 	NUMA  []int             // numbers of NUMA nodes
 }
 
-// Port has a port's link as sysfs shows it, as 16.0 GT/s PCIe x16.
+// Port has a port's link as sysfs shows it, such as "16.0 GT/s PCIe x16".
 type Port struct {
 	Current string // negotiated by port and device
 	Max     string // the port's maximum

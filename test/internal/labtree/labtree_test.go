@@ -37,7 +37,7 @@ func TestKernelFindsTheTree(t *testing.T) {
 			}
 			slow := &d.Guests[0].NICs[3].Slot.Link // unlike the others' links and the default
 			*slow = testkit.Must(pcie.ParseLink("gen2x4"))(t)
-			if model == lab.Virtio { // the file gives these slots links of gen4x16
+			if model == lab.Virtio { // although the file gives these slots faster links
 				d.Guests[0].NICs[2].Hotplug, d.Guests[0].GPUs[1].Hotplug = true, true
 			}
 			l := machinetest.Lab(t, d.Description, nil)
@@ -120,8 +120,8 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	}
 }
 
-// shown returns what sysfs must show for a port with this link. The link of QEMU's PCI Express devices
-// (express) is the slowest possible.
+// shown returns what sysfs must show for a port with this link. The link to one of QEMU's PCI Express devices
+// (express) is the slowest possible; so is that of a hot-plug port, whose maximum the kernel does not know.
 func shown(l pcie.Link, hotplug, express bool) Port {
 	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
 	p := Port{Current: text, Max: text}

@@ -3,7 +3,7 @@
 //
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
-// It prints a line for each, and fails if a mistake was not named, a peer that does nothing wrong failed, or a process
+// It prints a line for each, and fails if a mistake was not named, a peer that must not fail failed, or a process
 // did not end within its limit. "guest count" prints how many lines each side prints.
 package main
 
@@ -93,8 +93,8 @@ func all(page string) error {
 	return nil
 }
 
-// run returns the first line of this program's output, and its status: 128 if a signal ended it, 127 if it
-// could not be started, -1 if it did not end within limit.
+// run returns the first line of this program's output ("succeeds" for status 0, "killed" for 128), and its status: 128
+// if a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
