@@ -47,7 +47,7 @@ const (
 	Script   Language = "testscript" // in an archive (.txtar)
 	Markdown Language = "Markdown"
 	Other    Language = "other" // Makefile, YAML, units, go.mod
-	Data     Language = "data"  // such as generated and binary files
+	Data     Language = "data"  // such as JSON, LICENSE, and testdata without Go and testscripts
 )
 
 // Files lists the files of a checkout that git tracks or would track, sorted.
