@@ -50,7 +50,7 @@ const (
 	Data     Language = "data"  // such as JSON, LICENSE, and testdata without Go and testscripts
 )
 
-// Files lists the files of a checkout that git tracks or would track, sorted.
+// Files lists the regular files of a checkout that git tracks or would track, sorted.
 func Files(dir string) ([]string, error) {
 	cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var stderr bytes.Buffer
