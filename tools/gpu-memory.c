@@ -1,9 +1,9 @@
-// Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer is a GPU's memory.
+// Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer can be a GPU's memory.
 //
 // GPU_NODE: a memfd's pages come from that NUMA node. Shared memory keeps the policy of a mapping in its inode
 // (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would move the program's socket buffers as well.
 //
-// GPU, the path of a device of vnicgpu.ko: /dev/udmabuf gives ncdevmem a dma-buf of this device.
+// GPU, the path of a device of vnicgpu.ko: UDMABUF_CREATE gives ncdevmem a dma-buf of this device.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/udmabuf.h>

@@ -4,12 +4,12 @@
 //   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT; when it listens, it
 //                                                prints "listening" on stdout
 //
-// It makes the rxe device (by default rxe0 on eth0) if there is none. A request is a line, and so is its answer: the
-// one in the second column, or "error WHAT: ERRNO TEXT". Numbers are decimal, or hexadecimal with 0x; Q and M number
-// queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
+// It makes the rxe device (by default rxe0 on eth0) if it does not exist. A request is a line, and so is its answer:
+// the one in the second column, or "error WHAT: ERRNO TEXT". Numbers are as in C, such as 10, 0xa or 012; Q and M
+// number queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
 //
 //   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one
-//   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits 5 s for one
+//   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits up to 5 s
 //   qp Q FAMILY PSN                        qp QPN PSN GID                         makes it, in INIT; destroys an old Q
 //   connect Q QPN PSN GID MTU TIMEOUT RETRY RNR_RETRY RNR_TIMER    ok             to RTR and RTS; resolves by ARP or ND
 //   state Q                                state STATE RQ_PSN SQ_PSN
@@ -141,7 +141,7 @@ static void put(struct nlmsghdr *h, int type, const char *s)
 	h->nlmsg_len = NLMSG_ALIGN(h->nlmsg_len) + NLA_ALIGN(a->nla_len);
 }
 
-// make_device does what `rdma link add DEVICE type rxe netdev NETDEV` does. It returns an errno, 0 if DEVICE exists.
+// make_device does what `rdma link add DEVICE type rxe netdev NETDEV` does. It returns an errno; 0 if DEVICE exists.
 static int make_device(void)
 {
 	union {

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenMessages has the layouts of vfio-user.rst, and messages of QEMU 11.1 (gve.md, section 2).
+// TestGoldenMessages has the layouts of vfio-user.rst, and messages of QEMU 11.1.
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
@@ -38,7 +38,7 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage decodes the fixed part of any message, and encodes the result again.
+// FuzzMessage decodes headers and the fixed parts of most messages, and encodes the results again.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {

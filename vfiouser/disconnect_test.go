@@ -18,7 +18,7 @@ import (
 // lost is the log's text when a guest loses its device.
 const lost = "the guest has lost a device"
 
-// drainPatiently waits long enough for a loaded machine.
+// drainPatiently makes the server's drain timeout long enough for a loaded machine.
 func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
 
 // blockRead makes the device's next read close inRead, and block until goOn is closed.

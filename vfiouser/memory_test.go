@@ -62,7 +62,7 @@ func TestMapWithoutRead(t *testing.T) {
 	}
 }
 
-// ROMs come without a descriptor, or with one that is not open for writing (gve.md, 2).
+// ROMs come without a descriptor (docs/specs/gve.md, 9), or with one that is not open for writing.
 func TestMapWithoutAccess(t *testing.T) {
 	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
@@ -131,7 +131,7 @@ func (l *link) unmap(all bool, iova, size uint64) error {
 	return l.Unmap(iova, size)
 }
 
-// unmapWaits starts to unmap while a worker is inside the space, and waits for waiting.
+// unmapWaits starts to unmap while a worker is inside the space, and waits until waiting returns true.
 func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
 	t.Helper()
 	unmapped = make(chan error, 1)

@@ -184,7 +184,7 @@ func TestNoReset(t *testing.T) {
 func TestInterrupts(t *testing.T) {
 	h, l := serving(t)
 
-	// As QEMU does (gve.md, section 2): enable with a dead vector, then each vector, and again at each unmasking.
+	// As QEMU does: enable with a dead vector, then each vector, and again at each unmasking.
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, nil))
 	first, second := event(t), event(t)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, first))

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzMessage decodes any message, and encodes the result again.
+// FuzzMessage decodes messages, and encodes the results again.
 func FuzzMessage(f *testing.F) {
 	for _, a := range [][]byte{
 		raw(GetFeatures, Version),

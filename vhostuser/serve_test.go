@@ -298,7 +298,7 @@ func TestServeMemoryChanges(t *testing.T) {
 	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
 	h.WantCalls("MemoryChanged 1")
 
-	// A table that the backend cannot map changes nothing.
+	// A table that the backend cannot map changes no memory.
 	wantRefused(t, "table beyond its file", l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}}))
 	h.WantCalls(slices.Concat(stops, starts)...)
 
@@ -394,7 +394,7 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					// the last request that the backend answers
+					// the last request that the backend acknowledges
 					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}

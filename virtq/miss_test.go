@@ -135,7 +135,7 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	}
 }
 
-// An IOTLB entry that denies the access becomes the chain's Fault.
+// An access that an IOTLB entry denies becomes the chain's Fault, and so does unmapped memory without an IOTLB.
 func TestWhatNoIOTLBCanMendIsTheChainsFault(t *testing.T) {
 	for _, iotlb := range []bool{true, false} {
 		u := newFakeIOMMU(t)

@@ -162,7 +162,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		ok, err := q.Peek(&c)
 		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
-	for round := range 40 { // once around the ring
+	for round := range 40 { // each goes once around the ring
 		empty()
 		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nic returns a device as in gve.md, section 3.1.
+// nic returns a device like the gVNIC (docs/specs/gve.md, 1), with a larger BAR 1.
 func nic() Options {
 	return Options{Vendor: 0x1ae0, Device: 0x0042, SubVendor: 0x1ae0, SubDevice: 0x0058, Class: 0x020000, Revision: 1,
 		BARs: [6]BAR{{Size: 0x1000}, {Size: 0x2000}, {Size: 0x10000}},

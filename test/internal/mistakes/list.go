@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Mistake is a mistake of the list. Sides a and b run at the same time.
+// Mistake is a mistake of the list, or Right. Sides a and b run at the same time.
 type Mistake struct {
 	Name string // in docs/mistakes.md
 	// A makes the mistake, or suffers from the mistake of its peer B, if there is one.

@@ -142,7 +142,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 		testkit.OK(t, errors.Join(a, b))
 	})
 	if testing.Short() {
-		return // other mistakes wait until their limits have passed
+		return // many mistakes wait until a limit has passed
 	}
 	for _, m := range List {
 		t.Run(m.Name, func(t *testing.T) {

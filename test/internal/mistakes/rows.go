@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Table has the messages of docs/mistakes.md, by mistake.
+// Table has the messages of docs/mistakes.md, by the name of their mistake.
 type Table map[string][]string
 
 // Rows reads a page: indented lines below a heading "### NAME" are messages.

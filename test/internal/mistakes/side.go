@@ -1,5 +1,5 @@
-// Package mistakes has mistakes of devmem programs, each made by the sides a and b, and a program that makes
-// none. The errors of sides a are compared with docs/mistakes.md.
+// Package mistakes has mistakes of devmem programs, each made by a side a or by its peer, side b, and a program that
+// makes none. The errors of sides a are compared with docs/mistakes.md.
 package mistakes
 
 import (
@@ -40,7 +40,7 @@ const (
 	txSize   = 1 << 20
 )
 
-// data returns the byte of a stream at an offset.
+// data returns the byte of the sent buffer at an offset. A longer stream repeats the buffer.
 func data(off int) byte { return byte(off % 251) }
 
 func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {

@@ -5,8 +5,8 @@
 //	nbdclient read [FLAG...]      reads the export
 //	nbdclient write [FLAG...]     fills the export with bytes of a seed
 //
-// It prints the export's properties, counters, and the SHA-256 of the data that it read or wrote. It counts blocks
-// that the server refuses; with --errors that is no failure. It checks that memory beside the data has not changed.
+// It prints the export's properties, counters, and the SHA-256 of the data that it read or wrote. It counts
+// operations that fail; with --errors they are no failure. It checks that memory beside the data has not changed.
 package main
 
 import (
@@ -150,7 +150,7 @@ type work struct {
 	data    []byte
 	write   bool
 	refused map[string]int
-	bad     []block.Op // that the server refused
+	bad     []block.Op // that failed
 	wrong   int        // number of wrong bytes
 	took    time.Duration
 }
@@ -188,7 +188,7 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts wrong bytes, and in refused blocks the bytes that have changed.
+// pattern counts wrong bytes, and where operations failed the bytes that have changed.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for off := 0; off < len(want); off += 8 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// waits has the time for which each thread was ready to run and had no CPU (Linux
+// waits has the time for which each thread of QEMU and of this process was ready to run and had no CPU (Linux
 // Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat), and the time that the hypervisor has stolen
 // (proc_stat(5)).
 type waits map[string]time.Duration

@@ -33,7 +33,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		return nil, err
 	}
 	for _, path := range libs {
-		for _, dir := range []string{"lib/", "lib64/"} { // the loader's folder, and where it finds libraries
+		for _, dir := range []string{"lib/", "lib64/"} { // of the loader, and of its libraries
 			from[dir+filepath.Base(path)] = path
 		}
 	}
@@ -52,7 +52,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	return &b, err
 }
 
-// An error of sh means that the script could not be run.
+// An error of sh means that the script did not run to its end.
 func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error) {
 	return agent.Run.Call(ctx, l.machine.Agent(),
 		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})

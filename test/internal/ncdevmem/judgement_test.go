@@ -49,8 +49,8 @@ func some(lines []string) string {
 // reception is parsed from ncdevmem's standard error.
 type reception struct {
 	total   uint64          // the last total_received
-	bytes   uint64          // bytes of all frags together
-	frags   int             // number of frags in the dma-buf
+	bytes   uint64          // bytes of all frags in dma-bufs
+	frags   int             // number of frags in dma-bufs
 	linear  int             // number of frags in host memory
 	dmabufs map[string]bool // IDs of the dma-bufs of frags
 	bound   string          // ID of the dma-buf that it has bound

@@ -71,7 +71,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 		modules = append(slices.Clone(modules), guestimages.GPUModule)
 	}
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules})
-	tools := buildTools(t) // uses the kernel's source, which must be fetched before
+	tools := buildTools(t) // for the kernel that Images has fetched
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		{Name: "guest", Driver: driverOfGPU, NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}},
 			GPUs: []lab.GPU{{Memory: gpuMemory}}},

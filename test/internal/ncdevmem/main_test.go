@@ -7,7 +7,7 @@
 //     ncdevmem validates each frag itself, or the peer compares every byte.
 //   - place: the NIC's meter of the connection reports from which file each payload byte was read, and
 //     to which it was written. Independently of meters, the host searches the GPU's memory and guest RAM
-//     for the bytes themselves.
+//     for received bytes.
 //   - negative controls: the same program with a buffer that is not the GPU's memory, and a plain
 //     sender.
 package ncdevmem
@@ -58,7 +58,7 @@ const received, compared uint64 = 64 << 20, 64 << 20
 
 const sent = 4 << 20
 
-// The search for pages of the pattern in guest RAM comes before a case that may put them there.
+// patternAfter comes before the negative control, which puts pages of the pattern into guest RAM.
 func (l *bench) cases(ctx context.Context, j *judge) error {
 	receive, send := l.steps()
 	return l.run(ctx, j,

@@ -76,7 +76,7 @@ func countLines(n int) (lines int) {
 	return lines
 }
 
-// seen is the number of pages with the pattern.
+// seen has the numbers of pages that hold only the pattern.
 type seen struct{ gpu, ram int }
 
 func (l *bench) look() (s seen, err error) {

@@ -27,7 +27,7 @@ type Frame struct {
 	Sum      uint32 // as computed from the frame
 }
 
-// ErrNotRoCE means that a frame is not a packet of RoCEv2.
+// ErrNotRoCE means that a frame is not a packet of RoCEv2, or has IPv4 options or IPv6 extension headers.
 var ErrNotRoCE = errors.New("not RoCEv2")
 
 // Sizes of headers, and of a packet's trailer, in bytes.
@@ -81,13 +81,13 @@ func ParseFrame(b []byte) (f Frame, err error) {
 	return f, nil
 }
 
-// opcodes are the names of a reliable connection's opcodes.
+// opcodes are the names of a reliable connection's opcodes before those for atomics.
 var opcodes = []string{"SEND first", "SEND middle", "SEND last", "SEND last with immediate", "SEND only",
 	"SEND only with immediate", "WRITE first", "WRITE middle", "WRITE last", "WRITE last with immediate", "WRITE only",
 	"WRITE only with immediate", "READ request", "READ response first", "READ response middle", "READ response last",
 	"READ response only", "acknowledge"}
 
-// Name returns the opcode's name.
+// Name returns the opcode's name, or its number.
 func (f *Frame) Name() string {
 	if int(f.Opcode) < len(opcodes) {
 		return opcodes[f.Opcode]

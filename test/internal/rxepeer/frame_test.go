@@ -92,7 +92,7 @@ func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	return list
 }
 
-// frames checks the ICRC of frames with all opcodes.
+// frames checks the ICRC of frames with each of opcodes.
 func (x *pair) frames() {
 	const q = 3
 	seen := map[string]int{}
@@ -137,7 +137,7 @@ func (x *pair) frames() {
 	}
 }
 
-// The guest in this process answers ARP, but not the RDMA packets.
+// The guest in this process answers ARP and neighbor discovery, but not the RDMA packets.
 func (x *pair) process() {
 	const q = 4
 	p := x.lab.Port(2)

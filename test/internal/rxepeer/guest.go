@@ -27,12 +27,12 @@ import (
 // suites are the Debian suites that may have a generic kernel, in the order in which they are tried.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
-// modules are the kernel modules that the program needs.
+// modules are the kernel modules that the program needs beside the NIC's.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
 // Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It skips the
-// test unless VNIC_LONG is set. The test's package must be in a folder beside this one, because the path of the
-// folder tools is relative.
+// test unless VNIC_LONG is set, and with -short. The test's package must be in a folder beside this one, because
+// the path of the folder tools is relative.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
 	testkit.Boots(t)
@@ -62,8 +62,8 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC and no GPU. The
-// guests end with the test.
+// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC. The guests end
+// with the test.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest

@@ -33,7 +33,7 @@ type pair struct {
 	*testing.T
 	lab   *lab.Lab
 	sides [2]*side
-	seed  uint64 // of the next pattern
+	seed  uint64 // of the last pattern
 }
 
 func newPair(t *testing.T) *pair {

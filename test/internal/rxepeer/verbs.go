@@ -13,7 +13,7 @@ const (
 	IPv6 = 6
 )
 
-// Addr returns an address from the GIDs of the RDMA device, no link-local one. It waits up to five seconds.
+// Addr returns an address from the GIDs of the RDMA device, no IPv6 link-local one. It waits up to five seconds.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -44,8 +44,8 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 type Path struct {
 	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: the port's maximum
 	Timeout  uint8 // wait for an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
-	Retry    int   // how often a packet is sent again, 0 to 7; 0: 7; NoRetry: never
-	RNRRetry int   // how often a packet is sent again after RNR; 7: for ever; 0: 7; NoRetry: never
+	Retry    int   // how often a packet is sent again, 1 to 7; 0: 7; NoRetry: never
+	RNRRetry int   // how often a packet is sent again after RNR, 1 to 6; 7 and 0: for ever; NoRetry: never
 	RNRTimer uint8 // code of the time that this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
 }
 

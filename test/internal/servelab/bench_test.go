@@ -21,10 +21,10 @@ type bench struct {
 	nic       string
 	client    bool // QEMU listens, vnic connects
 	stock     bool // guests have only the kernel's driver
-	legacy    bool // with stock: the NICs are legacy virtio devices
+	legacy    bool // with stock: drivers use the legacy interface of the NICs
 	start     time.Time
 
-	private string // memory that the test adds without sharing it
+	private string // backend of the memory that the test adds without sharing it; "": none
 
 	qemuArgs   []string // after the arguments that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line

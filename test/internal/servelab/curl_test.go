@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/elfdeps"
 )
 
-// curl is this machine's curl, and the files that it needs in a guest; none: there is no curl.
+// curl is this machine's curl, and the files that it needs in a guest; files nil: there is no curl.
 type curl struct {
 	dir   string // for downloaded files
 	path  string

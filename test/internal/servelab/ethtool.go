@@ -27,7 +27,7 @@ const (
 	checksums, scatter = "tx-checksum-ip-generic", "tx-scatter-gather"
 )
 
-// switched has the features that `ethtool -K tx|sg|tso|gso|gro` changes.
+// switched has features that `ethtool -K tx|sg|tso|gso|gro` changes.
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
 // Received checksums cannot be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that.
@@ -103,7 +103,7 @@ func features() (names []string, err error) {
 	return names, ad.Err()
 }
 
-// channels does what ethtool -L combined n does.
+// channels does what ethtool -L combined n does; n queue pairs already are an error.
 func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)

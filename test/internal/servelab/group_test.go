@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The QEMU of another user, in vnic's group, maps the GPU's memory.
+// The QEMU of another user, in the group of --socket-group, maps the GPU's memory.
 func TestServeGroupsQEMU(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: nothing was tried")

@@ -23,7 +23,7 @@ type image struct {
 	initrd string
 }
 
-// prepare makes the image of a guest with vnic's programs, or with these files.
+// prepare makes the image of a guest with vnic's programs, or, with stock, with this package's and these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
 	soft := machine.SoftwareFor(b.nic)

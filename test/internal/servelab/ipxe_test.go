@@ -16,7 +16,8 @@ const prompt = "iPXE> "
 // romfile keeps QEMU from booting from the network.
 const romfile = "romfile=,"
 
-// ipxe boots a guest from the network, with the printed flags except leaveOut, and runs the script at url.
+// ipxe boots a guest from the network, with the printed flags without the texts in leaveOut, and runs the script of
+// the server at url.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",

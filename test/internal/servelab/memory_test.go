@@ -81,7 +81,7 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// A guest cannot send upload bytes in the test's time.
+// If a guest has sent upload bytes on each stream before the test ends, the test fails.
 const upload = 64 << 20
 
 // sink compares streams of upload bytes.

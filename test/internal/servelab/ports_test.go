@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serves 64 ports with bounded memory, and little CPU time while no QEMU is connected.
+// vnic serves 64 ports with at most 1 MiB of memory each, and little CPU time while no QEMU is connected.
 //
 // Invariant: nic: An idle device wakes no thread.
 func TestServe64Ports(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the
-// printed arguments. Files that are not tests belong to the guest's program.
+// printed arguments. Other tests boot stock guests of a lab. Files that are not tests belong to the guest's program.
 package servelab
 
 import (
@@ -20,7 +20,7 @@ import (
 
 // The guest's operations use eth0 (in xdp.go: the interface in args) by the kernel's driver.
 
-// stockModules are the kernel's driver, and the drivers of links on top of eth0.
+// stockModules are virtio_net and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
 
 const (
@@ -186,7 +186,7 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address.
+// globalAddr waits for a global IPv6 address; temporary is IFA_F_TEMPORARY or 0.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {

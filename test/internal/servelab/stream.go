@@ -18,7 +18,7 @@ const (
 	short = 1 << 20
 )
 
-// patience is the time limit of waits in a guest.
+// patience is the time limit of most waits, in a guest and in tests.
 const patience = time.Minute
 
 // stuff returns the first n bytes of a stream.

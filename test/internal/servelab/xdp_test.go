@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// The kernel's driver refuses a native program on the first of two virtio NICs, and accepts it on the second,
-// and on a gVNIC.
+// The kernel's driver refuses a native program on the first of two virtio NICs, and accepts it on the second, which
+// has the option XDP, and on a gVNIC.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.

@@ -1,5 +1,5 @@
 // signmirror DIR SUITE...: makes a Debian mirror of a directory with an index of packages, DIR/Packages: each
-// suite has that index, and a signed Release file (InRelease) of a new key, whose keyring is DIR/keys.gpg.
+// suite has that index, and a Release file (InRelease) signed by a new key, whose keyring is DIR/keys.gpg.
 package main
 
 import (

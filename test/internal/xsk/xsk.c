@@ -5,8 +5,8 @@
  *	xsk INTERFACE QUEUE ROUNDS	(30 ms a round)
  *	xsk flood ADDRESS SECONDS	sends the traffic, in another guest: UDP from changing ports
  *
- * It needs root. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy socket that is closed under
- * traffic"). Documentation/networking/af_xdp.rst has the interface.
+ * It needs root, except for flood. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy socket that is
+ * closed under traffic"). Documentation/networking/af_xdp.rst has the interface.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

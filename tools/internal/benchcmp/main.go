@@ -1,4 +1,5 @@
-// Command benchcmp compares the benchmarks of two commits. See the head of tools/benchcmp.
+// Command benchcmp compares the benchmarks of two commits, or of a commit and the checkout. See the head of
+// tools/benchcmp.
 package main
 
 import (

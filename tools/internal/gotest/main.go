@@ -100,8 +100,8 @@ type report struct {
 	exit   int
 	failed []failure
 	times  []event
-	// output has, by package and top-level test, the output of parts that did not pass. Test "" is the package
-	// itself.
+	// output has, by package and top-level test, the output without that of parts that have passed or were skipped.
+	// Test "" is the package itself.
 	output map[string]map[string]printed
 }
 

@@ -201,7 +201,8 @@ var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 type Closed struct{ Old, Heir entry.Entry }
 
 // Close finds the heir of each entry of old in now. The error names entries without an heir, and wrong rules.
-// With shallow, an entry that only a run would list counts as present if now has its parent.
+// With shallow, a subtest, a part of a benchmark or a seed counts as present if now has its test, benchmark or fuzz
+// target.
 func (r *Rules) Close(old, now []entry.Entry, shallow bool) ([]Closed, error) {
 	all := map[entry.Entry]bool{}
 	packages := map[string]bool{}

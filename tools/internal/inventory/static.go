@@ -79,7 +79,7 @@ func ofChecks(name string, texts []string) []entry.Entry {
 	return all
 }
 
-// ofTests lists tests, benchmarks, fuzz targets and examples of a file, and subtests with literal names.
+// ofTests lists TestMain, tests, benchmarks, fuzz targets and examples of a file, and parts with literal names.
 func ofTests(pkg string, file *ast.File) []entry.Entry {
 	var all []entry.Entry
 	for _, decl := range file.Decls {
@@ -125,7 +125,7 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the calls of Run with a literal name in body.
+// subtests lists the full names of parts: of the calls of Run with a literal name in body.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {

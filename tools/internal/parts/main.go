@@ -21,7 +21,7 @@ import (
 
 const (
 	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
-	// table has the seconds that units took, and the classes of scripts.
+	// table has the seconds that units took, and classes of units.
 	table = "tools/parts.txt"
 	// limit is the longest time of a part, in seconds.
 	limit = 25 * 60
@@ -32,7 +32,7 @@ const (
 // patience is how long the output of a unit that has ended may stay open.
 var patience = 10 * time.Second
 
-// A unit is a script, a package's long tests, or its fuzz targets.
+// A unit is a script, all tests of a package with long ones, or a package's fuzz targets.
 type unit struct {
 	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
@@ -83,8 +83,8 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" before an estimate. A class ("speed" or "hand") keeps a script out
-// of the parts of make test-all.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A class before it ("speed" or "hand") keeps a
+// unit out of the parts of make test-all.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
@@ -179,7 +179,7 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units, a failed one once more if package rerun allows it.
+// do runs units, a failed script or fuzz targets once more if package rerun allows it.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {

@@ -47,10 +47,10 @@ const (
 	Script   Language = "testscript" // in an archive (.txtar)
 	Markdown Language = "Markdown"
 	Other    Language = "other" // Makefile, YAML, units, go.mod
-	Data     Language = "data"  // such as generated and binary files
+	Data     Language = "data"  // such as JSON, LICENSE, and testdata without Go and testscripts
 )
 
-// Files lists the files of a checkout that git tracks or would track, sorted.
+// Files lists the regular files of a checkout that git tracks or would track, sorted.
 func Files(dir string) ([]string, error) {
 	cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	var stderr bytes.Buffer

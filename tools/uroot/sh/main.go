@@ -1,5 +1,5 @@
 // Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT]
-// [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh.
+// [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh, as u-root's gosh does, which gives scripts no arguments.
 package main
 
 import (
