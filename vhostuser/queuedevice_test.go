@@ -240,8 +240,8 @@ func TestQueueDeviceWithoutAQueue(t *testing.T) {
 	testkit.CheckFDs(t)
 	bad := errors.New("no such ring")
 	d := &QueueDevice{Queues: 1, Open: func(Vring) (Queue, error) { return nil, bad }}
-	own := func() int { return testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) }
-	testkit.ErrorIs(t, d.StartQueue(Vring{Kick: own(), Call: own(), Err: own()}), bad)
-	testkit.ErrorSays(t, d.SetCall(0, own()), "queue 0 is not started")
+	made := func() int { return testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) }
+	testkit.ErrorIs(t, d.StartQueue(Vring{Kick: made(), Call: made(), Err: made()}), bad)
+	testkit.ErrorSays(t, d.SetCall(0, made()), "queue 0 is not started")
 	testkit.ErrorSays(t, testkit.Err(d.StopQueue(0)), "queue 0 is not started")
 }

@@ -73,8 +73,9 @@ func dial(t *testing.T, url string) net.Conn {
 	return c
 }
 
-// Invariant: httpserver: Each HTTP server of vnic refuses a request whose Host is neither an address, localhost nor the
-// name that the user gave, and has a bounded number of connections.
+// Invariant: httpserver: Each HTTP server of vnic refuses a request whose Host is neither an
+// address, localhost, the name that the user gave nor, at all addresses, the machine's name, and
+// has a bounded number of connections.
 func TestEachServerIsGuarded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, s := range each(t) {

@@ -19,7 +19,8 @@ import (
 // Transfers from GPU to GPU at an MTU of 1500 keep each byte, with and without coalescing, also on links that
 // lose and reorder.
 //
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func TestCoalescedTransfersKeepBytes(t *testing.T) {
 	testkit.Slow(t)
 	for name, links := range map[string]lab.Impairment{

@@ -280,7 +280,8 @@ func TestFloodOverBadLinks(t *testing.T) {
 	}
 }
 
-// Invariant: wire: Every packet is received or counted as lost.
+// Invariant: wire: Every segment that a link took is received, or counted as lost or as dropped
+// while delayed.
 func TestNothingGoesAstray(t *testing.T) {
 	bad := Impairment{Seed: 5, Loss: 0.05, Reorder: 0.2, HoldMax: 50 * time.Microsecond}
 	s := newSwitch(t)

@@ -339,7 +339,8 @@ func judge(h *splitter.Headers, b []byte) judged {
 // The bytes that a port gets parse to the headers in their Meta, and have the properties that were checked in the sent
 // frame.
 //
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)

@@ -61,7 +61,8 @@ func TestFloodWithNobodyThere(t *testing.T) {
 }
 
 // Invariant: wire: Control frames never pass the wire.
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func TestWhatTheWireRefuses(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})

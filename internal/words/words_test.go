@@ -39,8 +39,8 @@ type count struct{ names, riddles int }
 // exceptions.txt lists "FOLDER names=N riddles=N", with an empty line between entries so that branches that
 // lower different entries merge.
 //
-// Invariant: words: No identifier has a name that tells nothing, and comments and pages have no
-// more of the riddles than their folder's exceptions.
+// Invariant: words: No folder has more names that tell nothing, and more riddles in comments and
+// pages, than its exceptions.
 func TestWordsArePlain(t *testing.T) {
 	found := scan(t)
 	listed := readList(t)

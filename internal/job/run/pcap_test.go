@@ -106,8 +106,8 @@ func (c *captured) findLost(t *testing.T) {
 
 // Nearly all segments that comments mark as lost are sent again.
 //
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestCaptureOfALossyRun(t *testing.T) {
 	testkit.Slow(t)
 	o := options(4 << 20)
@@ -158,8 +158,8 @@ func TestCaptureOfALossyRun(t *testing.T) {
 
 // Joined by sequence numbers, the captured payload is the run's.
 //
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(1 << 20) // fits the queue of a slow capture writer

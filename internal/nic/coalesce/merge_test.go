@@ -187,7 +187,8 @@ func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 
 const anyLen = 1 << 20
 
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func TestFramesOfAFlowAreMerged(t *testing.T) {
 	for name, s := range map[string]spec{
 		"v4": {}, "v4 partial": {partial: true}, "v4 fixed": {df: true},

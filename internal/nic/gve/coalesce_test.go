@@ -9,7 +9,7 @@ import (
 
 // With small buffers a merge ends when the packet would need more than the 17 allowed buffers.
 //
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func TestMergeTakes17Buffers(t *testing.T) {
 	const mss, buf, n = 1448, 2048, 30
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true, bufSize: buf})

@@ -149,7 +149,8 @@ func firstOf(list [][]byte) []byte {
 	return list[0]
 }
 
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func coalesces(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
@@ -267,7 +268,7 @@ func apart(t *testing.T, lab Lab, _ Traits) {
 	})
 }
 
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
 	a, b := lab(t, Options{})
@@ -304,7 +305,8 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 
 // mergeModel sends random frames of several flows; some end a merge or join none.
 //
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func mergeModel(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)
@@ -429,7 +431,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: nic: Only frames with good checksums are merged.
+// Invariant: nic: Only frames with good or partial checksums are merged.
 func badSumAlone(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 9, 1000
 	for _, bad := range []int{0, 4, n - 1} {

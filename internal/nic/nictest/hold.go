@@ -85,7 +85,8 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 
 // holds sends the frames in separate batches.
 //
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func holds(t *testing.T, lab Lab, traits Traits) {
 	const mss, n = 1448, 20
 	for name, c := range map[string]struct {
@@ -319,7 +320,7 @@ func holdStop(t *testing.T, lab Lab, traits Traits) {
 	arrives(t, a, b, 0, f)
 }
 
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func holdShortage(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 12, 1448 // a merge takes 5 buffers
 	for _, posted := range []int{0, 3} {
@@ -384,7 +385,7 @@ func holdLost(t *testing.T, lab Lab, _ Traits) {
 
 // The queue never has enough buffers for a whole merge.
 //
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	const n, mss = 40, 1448
 	a, b, clock := holding(t, lab, Options{})
@@ -487,7 +488,8 @@ func holdWaits(t *testing.T, lab Lab, _ Traits) {
 
 // holdModel sends random frames of several flows in random batches; some end a merge or join none.
 //
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func holdModel(t *testing.T, lab Lab, _ Traits) {
 	const seed, rounds, most = 12, 60, 40
 	a, b, clock := holding(t, lab, Options{})

@@ -460,7 +460,8 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}

@@ -18,8 +18,8 @@ func (v *victim) write() (h header, payload []byte) {
 		pad: 3}, fill(97)
 }
 
-// Invariant: nic/rdma: A frame that is incomplete, invalid or not from the peer has no effect and
-// gets no answer.
+// Invariant: nic/rdma: A frame with a wrong ICRC, too short for its headers, or not from the peer
+// has no effect and gets no answer.
 func TestFramesThatAreDropped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)

@@ -58,7 +58,7 @@ const (
 )
 
 // Invariant: nic/rdma: A work request whose key does not allow its local memory fails, earlier ones
-// complete, later ones are flushed, and none of its bytes is sent.
+// complete, later ones are flushed, and no byte that the key does not allow is sent.
 func TestOwnKeys(t *testing.T) {
 	for name, sge := range map[string]func(e *end) control.SGE{
 		"right":      func(e *end) control.SGE { return e.sge(1000, 600) },

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic/rdma: Whatever packet of a message is lost, its bytes arrive once, and the loss costs at most a window
-// and its answers.
+// Invariant: nic/rdma: Whatever packet of a message is lost, its bytes arrive once, and the loss
+// costs at most a window, a piece of a READ, and their answers.
 func TestEachPacketLost(t *testing.T) {
 	const size = 1 << 18
 	for _, c := range []struct {

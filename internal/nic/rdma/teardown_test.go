@@ -57,7 +57,8 @@ func (r *running) move(from, to *end) bool {
 }
 
 // Invariant: nic/rdma: Whatever concurrent commands delete: memory of an MR is not touched after
-// DelMR, DelQP or Reset has returned, and the counts of all bounds stay correct.
+// DelMR or Reset has returned, nor by a queue pair after its DelQP, and the counts of all bounds
+// stay correct.
 func TestCommandsInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	const all = control.AccessLocalWrite | control.AccessRemoteWrite | control.AccessRemoteRead

@@ -14,7 +14,7 @@ import (
 
 // A merge that needs too many chains comes as its frames, and returns no chains unused.
 //
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func TestMergeOfTooManyChains(t *testing.T) {
 	const (
 		frames = 30
@@ -66,7 +66,8 @@ func TestMergeOfTooManyChains(t *testing.T) {
 
 // A queue that splits only frames from a threshold on does not merge shorter frames.
 //
-// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte.
+// Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
+// complete checksums.
 func TestMergeBelowThreshold(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)

@@ -20,7 +20,8 @@ type mute struct{}
 
 func (mute) Send([]byte) error { return nil }
 
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})

@@ -89,7 +89,8 @@ func (s *settings) gone() bool {
 
 // The guests stop and continue during a transfer between their GPUs.
 //
-// Invariant: nic: After a pause a guest's NIC has the same state as before.
+// Invariant: nic: After a pause by a frontend with RESET_DEVICE, a guest's NIC has the same state
+// as before.
 func TestTransferGoesOnOverPauses(t *testing.T) {
 	for name, paused := range map[string][2]bool{"receiver": {false, true}, "sender": {true, false},
 		"both": {true, true}} {
@@ -149,7 +150,8 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 
 // After status 0 of a frontend with RESET_DEVICE, the next start of the rings decides whether the driver is new.
 //
-// Invariant: nic: After a pause a guest's NIC has the same state as before.
+// Invariant: nic: After a pause by a frontend with RESET_DEVICE, a guest's NIC has the same state
+// as before.
 func TestPauseAndReset(t *testing.T) {
 	ro := rawOptions{pairs: 3, mtu: 9000, patience: patient, wait: soon}
 	noReset := ro

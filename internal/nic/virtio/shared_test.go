@@ -220,7 +220,7 @@ func TestFramesSentFromOutOfReachAreLost(t *testing.T) {
 	}
 }
 
-// Invariant: nic: A merge that does not fit is undone, and loses nothing.
+// Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func TestMergeThatMeetsMemoryOutOfReach(t *testing.T) {
 	const frames = 10
 	w := newWorld(t)

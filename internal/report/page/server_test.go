@@ -126,7 +126,8 @@ func TestStateAndPage(t *testing.T) {
 
 // The name may resolve to this machine (DNS rebinding).
 //
-// Invariant: page: A request whose Host is neither an address, localhost nor the name that the user gave is refused.
+// Invariant: page: A request whose Host is neither an address, localhost, the name that the user
+// gave nor, for a server at all addresses, the machine's name is refused.
 func TestHostIsChecked(t *testing.T) {
 	s, c := serving(t, small, limits.LocalClient.Here())
 	for _, x := range []struct {

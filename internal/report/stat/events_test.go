@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnic stat: A port's events are kept and shown however many events other ports have.
+// Invariant: vnic stat: A port's latest events are kept and shown however many events other ports
+// have.
 func TestEventsOfOnePortPushOutNobodyElses(t *testing.T) {
 	var e events
 	e.add(Event{Port: "quiet", Kind: "binding", Text: "first"})

@@ -22,8 +22,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
@@ -115,8 +115,8 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
 		a, b := pair(t)
@@ -173,8 +173,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 // If the sender's link loses segments, the lost segments that are named and the arrived ones are all segments of the
 // packet.
 //
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestLostSegmentsAreNamed(t *testing.T) {
 	for name, o := range map[string][2]wire.LinkOptions{
 		"up":   {{Up: wire.Impairment{Seed: 4, Loss: 0.2}}, {}},

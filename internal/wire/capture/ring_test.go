@@ -7,8 +7,8 @@ import (
 
 // Producers commit in another order than they reserve.
 //
-// Invariant: wire/capture: A capture has all passed frames, in order, and no byte of payload that
-// was not requested.
+// Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
+// order, and no byte of payload that was not requested.
 func TestRingKeepsOrder(t *testing.T) {
 	const producers, each, size = 4, 5000, 64
 	r := newRing(size, 1)

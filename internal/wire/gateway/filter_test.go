@@ -61,7 +61,8 @@ func notDialled(t *testing.T) (*rig, chan string) {
 	return w, asked
 }
 
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
 		"UDP": func(r *raw) bypass {
@@ -140,7 +141,8 @@ func TestFilterOfWhatWasNotRead(t *testing.T) {
 	}
 }
 
-// Invariant: wire: A partial checksum cannot change the checked bytes of a frame.
+// Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
+// for the checksum field of TCP or UDP.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)

@@ -78,7 +78,8 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	}
 }
 
-// Invariant: stack/gateway: Only its owner can request, decline and release a lease.
+// Invariant: stack/gateway: Among ports with an Identity, only its owner can request, decline and
+// release a lease.
 func TestLeasesAreTheirOwners(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))

@@ -204,8 +204,8 @@ func TestHostileDatagrams(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// Invariant: uplink: 8 frames in 10 seconds that were sent from this side and come back close the
-// uplink.
+// Invariant: uplink: 8 received frames in 10 seconds whose source is the MAC of a NIC of this
+// switch close the uplink.
 func TestLoopClosesTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, learned := range map[string]bool{"the machine has been heard of": true, "it has not": false} {
@@ -234,8 +234,8 @@ func TestLoopClosesTheUplink(t *testing.T) {
 	}
 }
 
-// Invariant: uplink: Fewer than 8 returned frames in 10 seconds are dropped and counted, and the
-// uplink stays open.
+// Invariant: uplink: Fewer than 8 such frames in 10 seconds are dropped and counted, and the uplink
+// stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var now atomic.Int64 // in nanoseconds
