@@ -138,7 +138,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	}
 }
 
-// A QEMU with all ports, of which there may be maxAllPorts, has all GPUs and NICs.
+// A QEMU with all ports, at most maxAllPorts, has all GPUs and NICs.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, tt := range []struct {
