@@ -248,7 +248,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// The Sender keeps the state of a bounded number of receivers, and of those with held frames.
+// The Sender keeps the state of at most maxReceivers receivers, among them those with held frames.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}

@@ -410,8 +410,8 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Remodel gives a file's NICs another model; GPUs get the size that it needs, and Hotplug stays where the
-// model has it.
+// Remodel gives a file's NICs another model; GPUs that become NUMA nodes get nodeMemory at least, and Hotplug
+// stays where the model supports it.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",
