@@ -169,7 +169,7 @@ func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	testkit.Equal(t, "carried", fmt.Sprint(b.Columns[1].Values), "[[-1 1001 1000 3] [2000 1000 -1 -1]]")
 	rep.Scale, rep.Rails = 10, []Rail{{}}
 	b = rep.bars()
-	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out now precedes a.nic0 out
+	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out is before a.nic0 out
 
 	for i := range 40 {
 		rep.Runs[0].Links = append(rep.Runs[0].Links, Link{Name: fmt.Sprintf("a.sw%d up", i), Rate: 100,
