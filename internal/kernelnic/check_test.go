@@ -34,7 +34,7 @@ func (h *nicOfBuffers) Send(frame []byte) error {
 	return nil
 }
 
-// poisoner is a GPU that writes to the CPU's mapping of a window, displaced by wrong bytes.
+// poisoner is a GPU that writes to the CPU's mapping of a window, displaced by p.wrong bytes.
 type poisoner struct {
 	w     *Window
 	wrong uint64

@@ -124,7 +124,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// A NIC's faults scale, up to their maximum; a change with a fault that the model does not have is refused.
+// The delay of completions scales, up to its maximum; a change with a fault that the model does not have is
+// refused.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)

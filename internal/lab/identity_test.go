@@ -63,7 +63,8 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 	<-done
 }
 
-// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC or an allowed one.
+// TestPortsSendFromTheirOwnMAC: a port sends from its NIC's MAC, or an allowed or learned one that is no
+// other port's.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"
@@ -119,7 +120,7 @@ func TestTheNextGuestBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOthersAreTold: if a guest uses another guest's address, a note names that guest.
+// TestAddressesOfOthersAreTold: if a guest uses another guest's address, a note names that guest's port.
 func TestAddressesOfOthersAreTold(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var seen notes

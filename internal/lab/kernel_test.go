@@ -50,8 +50,8 @@ func raise(t *testing.T, name string, addrs ...string) {
 	testkit.NoError(t, err)
 }
 
-// completes makes the kernel complete checksums before it passes frames to a device, as ethtool -K tx off
-// does: VXLAN over veth would carry partial inner checksums.
+// completes makes the kernel complete checksums before it passes frames to a device, as ethtool -K DEVICE
+// tx-checksum-ip-generic off does: VXLAN over veth would carry partial inner checksums.
 func completes(t *testing.T, device string) {
 	t.Helper()
 	c, err := genetlink.Dial(nil)
@@ -106,7 +106,7 @@ func echoes(t *testing.T, where string) netip.AddrPort {
 		t.Error(err)
 		return netip.AddrPort{}
 	}
-	var conns []net.Conn // for accepting, and after it has ended
+	var conns []net.Conn // used by accepting, and by the cleanup after accepting has ended
 	var accepting, work sync.WaitGroup
 	accepting.Go(func() {
 		for {

@@ -59,7 +59,7 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 	}
 }
 
-// lengths returns functions' lines by their first line.
+// lengths returns how many lines each function has, by its first line.
 func lengths(t *testing.T, name string, text []byte) map[string]int {
 	found := map[string]int{}
 	if !strings.HasSuffix(name, ".go") {

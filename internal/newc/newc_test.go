@@ -43,7 +43,7 @@ func read(t testkit.T, b []byte) (list []*cpio.Header, content map[string]string
 	}
 }
 
-// sample has files of each kind.
+// sample has directories, character devices, ordinary files and a link.
 func sample() []File {
 	return []File{Dir("dev", 0o755), CharDevice("dev/console", 0o600, 5, 1), CharDevice("dev/big", 0o666, 0x123, 0xabcde),
 		Text("/init", "\x7fELF", 0o4755), Text("empty", "", 0o644), Text("a/b/c/five!", "12345", 0o600),

@@ -126,7 +126,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	<-written
 }
 
-// The monitor frees blocked writers, although a hostile frontend fills the blocking eventfd as fast as it can.
+// Free frees blocked writers, although a hostile frontend fills the blocking eventfd as fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var fds nic.EventFDs
 	e, front := frontend(t, &fds)

@@ -133,7 +133,7 @@ func pausing(n, ms int) func(step int) int {
 	}
 }
 
-// A receiver that takes few frames gives up frames, so that another one gets its frames.
+// A receiver that takes few frames gives up frames, so that the other one gets what is sent to it.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -175,7 +175,7 @@ func TestSlowReceivers(t *testing.T) {
 			if got := s.slow > 0; got != c.slow {
 				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.rest)
 			}
-			// All but the first 0.1 s, and a tenth.
+			// The other one gets at least nine tenths of the frames to it.
 			most := seconds * 10_000 * 20 * (c.each - 1) / c.each
 			if c.sends > 0 {
 				most = seconds * c.sends * (c.each - 1) / c.each
@@ -233,7 +233,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 			if c.then.sends > 0 {
 				most = c.then.sends / 2
 			}
-			// Some frames are lost until the receiver is found slow.
+			// Until the receiver is found slow, the other one gets fewer frames.
 			if (given > 0) != c.slow || c.slow && rest < most*85/100 {
 				t.Errorf("%d frames given up, %d went to the other", given, rest)
 			}
@@ -248,7 +248,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// The Sender keeps the state of a bounded number of receivers, and of those with held frames.
+// The Sender keeps the state of at most maxReceivers receivers, among them those with held frames.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}

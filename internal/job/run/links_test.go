@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// payload returns the bytes of payload of each link, except Ethernet's, in a run's last mode.
+// payload returns the bytes of payload that each link, except Ethernet's, carried in a run's last mode.
 func (rep *Report) payload() map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
@@ -30,7 +30,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
 	for _, c := range []struct {
 		name, file, mode string
-		want             func(n, tx, rx uint64) map[string]uint64 // by link; n: payload, tx, rx: by NICs
+		want             func(n, tx, rx uint64) map[string]uint64 // by link; n: the payload; tx, rx: what the NICs counted
 	}{
 		{"below a switch", "a3-high", devmem, func(n, tx, rx uint64) map[string]uint64 {
 			return map[string]uint64{"a.gpu0 up": tx, "a.nic0 down": tx, "b.nic0 up": rx, "b.gpu0 down": rx}
@@ -138,7 +138,7 @@ func TestNoShareWhereLinksAreNotTheLimit(t *testing.T) {
 	}
 }
 
-// No transfer is faster than its slow link, however busy the machine is.
+// A transfer over a slow link has at most the link's rate, and 15 % for bursts, however busy the machine is.
 func TestShareOfSlowLinks(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -158,7 +158,7 @@ func TestShareOfSlowLinks(t *testing.T) {
 	validReport(t, rep)
 }
 
-// A rail at half rate has half the throughput, and the others do not suffer.
+// The rail of a NIC at half rate has half the rate of the others.
 func TestOneRailAtHalfRate(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -179,7 +179,7 @@ func TestOneRailAtHalfRate(t *testing.T) {
 			(r.Rail == slow) != strings.HasPrefix(s.ModelLimit, "a.nic2 ") {
 			t.Errorf("%s to %s: the model says %.0f of %.0f, by %s", r.From, r.To, s.Model, s.LineRate, s.ModelLimit)
 		}
-		// An idle link may let a burst of a tenth of a second through.
+		// 0.15 s more: a link that was idle lets a burst through.
 		if most := want/scale + want/scale*0.15/r.Seconds; r.Rate() > most {
 			t.Errorf("%s to %s: %.0f bytes a second of %.0f at most", r.From, r.To, r.Rate(), most)
 		}

@@ -53,7 +53,7 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
-// a first message with a version, but without a hello
+// a first message that has the version, but is a sign of life, not a hello
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
 // A wrong or missing message ends the connection with an error that names the mistake.
@@ -116,7 +116,7 @@ func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	}
 }
 
-// The memory for a peer's lines is bounded, and shown text is printable.
+// At most maxSteps messages of a peer are kept, and errors are short and printable.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte(`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2}}` + "\n" +
 		`{"event":"step","op":"x","args":"y"}` + "\n" + `{"event":"verdict","args":{"text":"\u001b"}}` + "\n" +
@@ -149,7 +149,7 @@ func FuzzPeer(f *testing.F) {
 	})
 }
 
-// A slow peer that sends signs of life stays connected.
+// A slow peer that sends signs of life stays connected until it hangs up.
 func TestPeerHangsUp(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// area returns how many bytes a line's intervals have, and how many lost packets.
+// area checks a line's intervals, and returns the area below the line and the lost packets.
 func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	for i, v := range s.Intervals {
 		if v.From < 0 || v.To < v.From || v.Value < 0 || i > 0 && v.From < s.Intervals[i-1].To {
@@ -169,7 +169,7 @@ func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	testkit.Equal(t, "carried", fmt.Sprint(b.Columns[1].Values), "[[-1 1001 1000 3] [2000 1000 -1 -1]]")
 	rep.Scale, rep.Rails = 10, []Rail{{}}
 	b = rep.bars()
-	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out is the busiest
+	testkit.Equal(t, "measured", fmt.Sprint(b.Columns[1].Values[1]), "[100 -1 50 -1]") // a.nic2 out is before a.nic0 out
 
 	for i := range 40 {
 		rep.Runs[0].Links = append(rep.Runs[0].Links, Link{Name: fmt.Sprintf("a.sw%d up", i), Rate: 100,

@@ -158,7 +158,7 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	return wrong
 }
 
-// In each case a good report does not fit its options in one respect.
+// In each case a report does not prove what its options demand.
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

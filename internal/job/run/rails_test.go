@@ -78,8 +78,8 @@ func TestRailsAreProvedEach(t *testing.T) {
 			all := uint64(2*rails) * o.Size
 			testkit.Equal(t, "bytes", rep.Runs[i].Bytes, all)
 			testkit.Equal(t, "dropped", rep.Runs[i].DroppedPackets, 0)
-			// Engines gather the received payload, and in mode copy move it to the sender's RAM and from the
-			// receiver's.
+			// In mode devmem the receiver's engine gathers the payload; in mode copy engines move it to the
+			// sender's RAM and from the receiver's.
 			testkit.Equal(t, "by copy engines", rep.Runs[i].CopyEngineBytes, uint64(i+1)*all)
 		}
 		var b strings.Builder
@@ -100,7 +100,7 @@ func file(t *testing.T, guest, more string) string {
 	return name
 }
 
-// The number of queues is the lab file's; not all may be bound to GPU memory.
+// The number of queues is the lab file's, up to our driver's maximum; one at least must stay unbound.
 func TestRailsOfManyQueues(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
@@ -117,7 +117,7 @@ func TestRailsOfManyQueues(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 8: guests use 8 pairs of queues of NIC a.n")
 }
 
-// A link that loses affects its own rail.
+// A link that loses affects only its own rail.
 func TestRailsThatLose(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -154,7 +154,7 @@ const crossed = `
     nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`
 
-// If the tree does not let a NIC reach a GPU, the payload of this NIC is bounced.
+// If the tree does not let a NIC reach its GPU, or P2P is off, the payload is bounced.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
 	oneOff := file(t, `
@@ -410,8 +410,8 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Remodel gives a file's NICs another model; GPUs get the size that it needs, and Hotplug stays where the
-// model has it.
+// Remodel gives a file's NICs another model; GPUs that become NUMA nodes get nodeMemory at least, and Hotplug
+// stays where the model supports it.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",

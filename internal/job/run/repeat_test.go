@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Memory does not grow with the bytes sent.
+// A transfer takes less memory than it sends bytes.
 func TestMemoryIsBounded(t *testing.T) {
 	testkit.Slow(t)
 	o := options(256 << 20)

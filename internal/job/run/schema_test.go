@@ -19,7 +19,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(testkit.Must(json.Marshal(v))(t))
 }
 
-// sample returns a report as of `vnic run --audit`.
+// sample returns a report of a run with an audit.
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tools is two guests in which nothing but the tool devmem runs.
+// tools runs the tool devmem in the two guests of a pair.
 type tools struct {
 	*testing.T
 	*pair
@@ -90,7 +90,7 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 		t.Run(nic, func(t *testing.T) {
 			x := newTools(t, booted(t, nic), iface)
 			x.transfer(moreThanBuffer)
-			x.transfer(little) // the first transfer must have freed its buffer
+			x.transfer(little)
 		})
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // tampered runs with o. It calls hook before the guests boot, and change with the destination's bytes before
-// the first verification.
+// the first round of each mode is verified.
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)

@@ -36,7 +36,7 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// Other users are refused, whatever the socket's mode, and each is noted once.
+// Another user is refused, even if the socket's mode lets everybody connect, and is noted once.
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.

@@ -17,7 +17,7 @@ func dial(t *testing.T, path string) *net.UnixConn {
 	return testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 }
 
-// A QEMU that reconnects again and again causes one line, which says what it does not accept.
+// A QEMU that declines the offer again and again causes one line, besides the two about its first connection.
 //
 // Invariant: vnic serve: A QEMU that declines the offer again and again is reported once, with the
 // offer.

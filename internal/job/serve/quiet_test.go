@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Lines about one port are bounded, and lines about another are not affected.
+// Warnings and notes about one port are bounded, and those about another are not affected.
 func TestQuiet(t *testing.T) {
 	var output bytes.Buffer
 	q := newQuiet()

@@ -97,7 +97,7 @@ func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	}
 }
 
-// Without KVM the kernel of a guest with several CPUs gets a word against the TSC.
+// Unless the accelerator is KVM, the kernel of a guest with several CPUs gets a word against the TSC.
 func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const word = "tsc=unstable"
@@ -138,7 +138,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	}
 }
 
-// A QEMU with several ports has all GPUs and NICs.
+// A QEMU with all ports, at most maxAllPorts, has all GPUs and NICs.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, tt := range []struct {

@@ -30,7 +30,8 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// apart is an environment variable with apartOptions in JSON: this program then serves, in a sandbox.
+// apart is an environment variable with apartOptions in JSON: this program then serves, with the sandbox in
+// the mode Mode.
 const apart = "VNIC_TEST_APART"
 
 type apartOptions struct {
@@ -337,7 +338,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// The sandboxed process cannot start programs, open files or dial, and serves after the attempts.
+// In mode on the process cannot start programs or dial, nor open files if the kernel has Landlock. In each
+// mode it serves after the attempts.
 //
 // Invariant: sandbox: The process that maps guests starts and dials nothing, and opens only its own
 // /proc and two files of the kernel, for reading.

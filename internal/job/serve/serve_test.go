@@ -140,7 +140,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	}
 }
 
-// In client mode QEMU may start before vnic or after it.
+// In client mode vnic connects to each QEMU that listens, one after the other.
 func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/q"
@@ -179,7 +179,7 @@ func TestOpenSocketsAreServed(t *testing.T) {
 	testkit.OK(t, l.Close())
 }
 
-// With a connected socket vnic serve ends with the connection.
+// With a connected socket alone vnic serve ends with the connection.
 func TestEndsWithItsLastConnection(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
@@ -329,7 +329,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	}
 	_ = second.Close()
 	s.talk(a, b)
-	s.noted("hung up") // until the second one has hung up too, a connection may be refused
+	s.noted("hung up") // until a's connection has ended, another one may be refused
 	s.noted("hung up")
 	for range 20 {
 		c := dial()
@@ -356,7 +356,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		_ = c.Close()
 	}
 	var g *labtest.Guest
-	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // the first connection's message may be too late
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // QEMU's first message may be too late
 		p, err := s.rep.Ports[0], error(nil)
 		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
 		return err == nil

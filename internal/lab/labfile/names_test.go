@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Names are checked wherever a file has them.
+// Names of guests, NICs, sockets, GPUs and uplinks are checked.
 //
 // Invariant: labfile: The gateway accepts each name that a lab file may have.
 func TestNames(t *testing.T) {

@@ -54,7 +54,7 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 		!strings.Contains(err.Error(), "no-such-package") {
 		t.Errorf("got %v", err)
 	}
-	// A name may be a regular expression for apt-get.
+	// apt-get would take this name for a regular expression.
 	b.Series, b.Packages = "like", []string{"too."}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) {
 		t.Errorf("got %v", err)

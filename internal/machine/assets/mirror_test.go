@@ -129,7 +129,7 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
-// A suite whose mirror is out of date or incomplete is skipped, with a note.
+// A suite that cannot be used is skipped, with a note; if none is left, Fetch fails.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	needsApt(t)
 	newest, other := lock.Suites[0], lock.Suites[1]
@@ -245,7 +245,7 @@ func (m *mirror) remove(path string) {
 	testkit.OK(m.t, os.RemoveAll(filepath.Join(m.dir, path)))
 }
 
-// replace changes a byte of a pool's packages.
+// replace changes a byte of each package of a pool.
 func (m *mirror) replace(path string) {
 	m.t.Helper()
 	files, _ := filepath.Glob(filepath.Join(m.dir, path, "*.deb"))

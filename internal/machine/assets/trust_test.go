@@ -113,7 +113,7 @@ func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	testkit.ErrorIs(t, err, trusted.Err)
 }
 
-// A bundle's tree is checked by FetchBundle, not by Fetch.
+// The files in a bundle's tree are checked by FetchBundle; Fetch checks only the tree's directory.
 func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	o := fakeCache(t)
 	c, b := cache{o.CacheDir}, Bundle{Name: BundleCompiler, Packages: []string{"gcc"}}
@@ -133,7 +133,7 @@ func TestBundleThatOthersWriteIsRefused(t *testing.T) {
 	testkit.OK(t, tree.Close())
 }
 
-// The group's write permission is removed.
+// The group's write permission on a directory of this user is removed, and the directory is used.
 func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	o, tree, _ := marked(t)
 	places := []string{"", "qemu", tree, filepath.Join(tree, filepath.Dir(compiler))}
@@ -149,7 +149,7 @@ func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	}
 }
 
-// Files that others put there before are refused.
+// Files that others put into such a directory before are refused.
 func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")

@@ -15,7 +15,7 @@ import (
 var update = flag.Bool("update", false,
 	"write versions.lock from what the cache holds, after every test has passed with it")
 
-// lockNames are the packages of QEMU itself.
+// lockNames are QEMU's packages that versions.lock names.
 var lockNames = []string{"qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"}
 
 func (t *tested) format(tb testing.TB) string {

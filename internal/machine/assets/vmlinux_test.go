@@ -116,7 +116,7 @@ func TestKernelThatCannotBeUnpackedIsSaid(t *testing.T) {
 	}
 }
 
-// If a kernel cannot be unpacked, its tree has no ELF file to boot.
+// If a kernel cannot be unpacked, or lacks PVH, its tree has no ELF file to boot.
 func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	kernel := elfKernel(xenPhys32Entry)
 	for _, c := range []struct {

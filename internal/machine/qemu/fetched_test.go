@@ -20,7 +20,8 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program that prints a QEMU version into PATH, and clears vnic's variables.
+// fakeQEMU puts a program that prints a QEMU version into PATH, and clears the variables for QEMU, the kernel,
+// its modules and the cache.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// moduleFile makes a module with a section .modinfo and symbols.
+// moduleFile makes a module with a section .modinfo and names of symbols.
 func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 	t.Helper()
 	const headerLen = 64

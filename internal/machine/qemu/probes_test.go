@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// KVM is probed once per kernel, unless it failed with others.
+// KVM is probed once per boot, QEMU and kernel, unless it failed with a kernel that is known to boot, or with
+// two others.
 func TestProbesAnswerForOtherKernels(t *testing.T) {
 	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
 	here := key("now", "11.1", "mine")
@@ -35,7 +36,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 		testkit.Equal(t, c.what, got, c.want)
 	}
 
-	// probed again
+	// A late failure holds for lateHolds; then KVM is probed again.
 	late := probes{{probeKey: here, Why: "late", Late: true, At: time.Now().Add(-lateHolds / 2)}}
 	if p := late.find(here); p == nil || p.Why != "late" {
 		t.Errorf("of half an hour ago: %v", p)

@@ -20,7 +20,7 @@ func script(t *testing.T, text string) Config {
 	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
-// A QEMU that ignores signals is killed with its children.
+// A QEMU that ignores SIGTERM is killed with its children.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)

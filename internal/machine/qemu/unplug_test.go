@@ -53,7 +53,7 @@ func TestUnplug(t *testing.T) {
 	m.unplugged("dev-net9", nil) // nothing waits
 }
 
-// Only one request at a time; the machine's end ends it.
+// A device has one request at a time, which ends with the machine.
 func TestUnplugThatDoesNotEnd(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {

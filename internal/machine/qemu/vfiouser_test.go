@@ -177,7 +177,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		await("reset", dev.resets)
 	}
 
-	do("stop") // QEMU may fail to notify the server
+	do("stop") // a running QEMU may try to notify the server that has gone, and fail
 	gone := errors.New("stopped by the test")
 	stopServer(gone)
 	testkit.ErrorIs(t, <-served, gone, "Serve")

@@ -415,7 +415,7 @@ func TestMergeAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "allocations", n, 0)
 }
 
-// FuzzMerge makes frames of one flow, and checks that cutting merged packets gives them again.
+// FuzzMerge makes frames of one flow, changes some, and checks that cutting merged packets gives them again.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(0))
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(3))
@@ -435,7 +435,7 @@ func FuzzMerge(f *testing.F) {
 			if !fixed {
 				s.id++
 			}
-			if op&1 != 0 && len(f.hdr) > 0 { // without correcting checksums
+			if op&1 != 0 && len(f.hdr) > 0 { // op tells which checksums are corrected
 				f.hdr[int(pos)%len(f.hdr)] ^= v
 				h := f.meta.Headers
 				if splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &h) != nil || h.Class != splitter.TCP ||

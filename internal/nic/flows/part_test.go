@@ -36,7 +36,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			tb := New(DefaultRows, shards)
 			for range rounds {
-				count(tb.Shard(0), 1<<20, 1) // the victim's own flow, the most used one
+				count(tb.Shard(0), 1<<20, 1) // the flooded queue's own flow, the most used one
 			}
 			if order == "before" {
 				count(tb.Shard(0), 1<<24, flood)
@@ -68,7 +68,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Two flooding queues do not take blocks from each other for ever.
+// Flooded queues do not take blocks from each other for ever.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {

@@ -142,7 +142,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// A row and a Shard have at most the sizes in doc.go.
+// A row has at most the size in doc.go; a Shard may have 192 bytes more.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)

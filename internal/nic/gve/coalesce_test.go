@@ -35,7 +35,7 @@ func TestMergeTakes17Buffers(t *testing.T) {
 	for i := range apart {
 		apart[i] = 1
 	}
-	sends(apart[:]...) // the buffer size in the command sets the limits
+	sends(apart[:]...) // the command's larger buffers set the limits: no merge fits
 	for i := range w.Bad.dev.res.rx {
 		w.Bad.dev.res.rx[i].buf = buf
 	}

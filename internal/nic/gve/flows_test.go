@@ -71,7 +71,7 @@ func tcp4(port uint16, queue uint16) (r flowRule) {
 	return r
 }
 
-// spi makes a rule for a security parameters index.
+// spi makes a rule for a security parameters index, or for both ports.
 func spi(kind uint16, n uint32) (r flowRule) {
 	r.Kind, r.Mask.Ports = kind, [4]byte{0xff, 0xff, 0xff, 0xff}
 	be.PutUint32(r.Key.Ports[:], n)

@@ -73,7 +73,8 @@ func FuzzDevice(f *testing.F) {
 	})
 }
 
-// fuzzBody makes a command's body from two numbers: each word is small, an address of memory, or anything.
+// fuzzBody makes a command's body from two numbers: of small numbers, powers of two, rawAddresses, addresses of
+// memory, and any words.
 func fuzzBody(a, b uint64) *body {
 	r := rand.New(rand.NewPCG(a, b))
 	var out body

@@ -83,7 +83,7 @@ func TestRefusedFramesReadNoBuffer(t *testing.T) {
 func TestBadRingsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
-	// A ring across the end of one region into another that is not page aligned in memory.
+	// For a ring that crosses from one region into another, and is not page aligned.
 	g.OK(g.space.Add(dma.Map{IOVA: rawMem, Size: 4096, FD: g.FD, FileOffset: 4096}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 36, Size: 64 << 10, FD: g.FD, ReadOnly: true}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 37, Size: 64 << 10, FD: -1, NoAccess: true}))
@@ -144,7 +144,7 @@ func TestRingsOfScatteredPages(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
 	const pages, base = 8, 1 << 38
-	scatter := func(n int) (iova uint64, mem []byte) { // returns memory in the driver's order, as a copy of pages
+	scatter := func(n int) (iova uint64, mem []byte) { // also maps the pages in the driver's order
 		from, _ := g.Alloc(2 * pages * 4096)
 		iova = base + from
 		for i := range n {
@@ -232,7 +232,7 @@ func repeat(d txDesc, n int) (ds []txDesc) {
 	return ds
 }
 
-// A driver may write a counter that never wraps, as iPXE does.
+// A driver may write a counter that does not wrap with the ring, as iPXE does.
 func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 	w := newWorld(t)
 	for _, counter := range []uint32{0, 3 * rawRing, 1<<31 - rawRing, ^uint32(0) - rawRing + 1} {
@@ -352,7 +352,7 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device refuses a buffer in more regions than pages that one may touch.
+// The device refuses a buffer that lies in more regions than a buffer can touch pages.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.

@@ -31,7 +31,7 @@ type suiteGuest struct {
 
 	mu     sync.Mutex
 	errs   map[string]error // by queue
-	failed chan struct{}    // one value for each
+	failed chan struct{}    // one value for each failure
 }
 
 // rawOptions configure a guest.

@@ -189,7 +189,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 	}
 }
 
-// The life cycle of TestLife, over vfio-user.
+// A part of TestLife's life cycle, over vfio-user.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// headings returns the headings of docs/found.md, if the repository has this file.
+// headings returns the headings of docs/found.md; none if the repository lacks this file.
 func headings(t *testing.T) []string {
 	text, err := os.ReadFile("../../../../docs/found.md")
 	if errors.Is(err, fs.ErrNotExist) {

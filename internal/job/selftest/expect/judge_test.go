@@ -123,7 +123,7 @@ func TestRunsAreJudged(t *testing.T) {
 	}
 }
 
-// Without expectations for a kernel results are new; a device that is not vnic's is not judged.
+// Without expectations for a kernel or model results are new; a device that is not vnic's is not judged.
 func TestUnknownIsNotJudged(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, device, kernel string
@@ -198,7 +198,7 @@ func TestLeftOutCasesAreNamed(t *testing.T) {
 	testkit.Equal(t, "no such program", len(x.LeftOut("no.py", results.Unmodified)), 0)
 }
 
-// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's.
+// Behind lists cases that pass on QEMU's own NIC and in no run on vnic's, of programs that ran on both.
 func TestBehindTheYardstick(t *testing.T) {
 	program := func(name string, list ...ktap.Result) results.Program {
 		p := results.Program{Name: name, Column: results.Unmodified}

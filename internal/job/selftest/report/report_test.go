@@ -93,7 +93,7 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 		}}, x
 }
 
-// good is example without the results that are not expected.
+// good returns two programs of example, with expected results only.
 func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	run, x := example(t)
 	run.Programs = run.Programs[1:3]
@@ -175,7 +175,7 @@ func TestFiles(t *testing.T) {
 	testkit.ErrorIs(t, Files(io.Discard, []string{filepath.Join(dir, "none")}), os.ErrNotExist)
 }
 
-// Yardstick lists the cases that pass on QEMU's NIC and not on vnic's.
+// Yardstick lists the cases that pass on QEMU's virtio-net and in no run on vnic's virtio.
 func TestYardstick(t *testing.T) {
 	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
 		p := results.Program{Name: "gro.py", Column: results.Unmodified}
@@ -210,7 +210,7 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// A run's XML has failures exactly when its exit status is not 0.
+// A run's XML has failures or errors exactly when its exit status is not 0.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)

@@ -42,7 +42,7 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// config makes configuration space with Access Control Services as the second capability.
+// config makes configuration space with Access Control Services as the second extended capability.
 func config(control uint16) []byte {
 	b := make([]byte, 4096)
 	binary.LittleEndian.PutUint32(b[extendedAt:], 0x0001|1<<16|0x150<<20)

@@ -233,7 +233,7 @@ func TestNoCompiler(t *testing.T) {
 	testkit.Equal(t, "doctor", Look(t.Context(), o, "", true).State, assets.Good)
 }
 
-// make cannot handle all paths.
+// A cache whose path make cannot handle is refused.
 func TestCacheThatMakeCannotTake(t *testing.T) {
 	o := user(t, "first")
 	o.CacheDir += " of mine"

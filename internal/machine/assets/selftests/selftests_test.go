@@ -145,7 +145,7 @@ func TestOfflineSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// An old liburing gets the missing declarations.
+// An old liburing gets the missing declarations, if the kernel's header has zero-copy receive.
 func TestLiburingThatIsTooOld(t *testing.T) {
 	for _, c := range []struct {
 		uring, kernel string
