@@ -153,8 +153,8 @@ func passes(i, n, count int) (bytes uint64) {
 	return bytes - chunk(i+1) - chunk(i+2)
 }
 
-// Invariant: collective: by the meters of NICs, exactly the bytes that a rank sends are in device
-// memory on both sides.
+// Invariant: collective: by the meters of NICs with peer-to-peer, exactly the bytes that a rank
+// sends are in device memory on both sides, apart from the greeting.
 func TestMeters(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {

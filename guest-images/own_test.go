@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: vnicgpu: Guests load the module that was built for their kernel, even if that kernel's
-// directory has one too.
+// Invariant: vnicgpu: Unless $VNIC_GPU_MODULE names another, guests load the module that was built
+// for their kernel, even if that kernel's directory has one too.
 func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 	t.Setenv(EnvGPUModule, "")
 	const release = "7.1.0-some"

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: limits: On a machine that is N times slower everything that is waited for may take N
-// times longer, except for limits that a user sets.
+// Invariant: limits: On a machine that is N times slower, up to Max, everything that is waited for
+// may take N times longer, except for limits that a user sets to another value than the default.
 func TestLimitsFollowTheMachine(t *testing.T) {
 	t.Cleanup(func() { slow.Store(0) })
 	l := Limit(10 * time.Second)

@@ -341,8 +341,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 // In mode on the process cannot start programs or dial, nor open files if the kernel has Landlock. In each
 // mode it serves after the attempts.
 //
-// Invariant: sandbox: The process that maps guests starts and dials nothing, and opens only its own
-// /proc and two files of the kernel, for reading.
+// Invariant: sandbox: In mode on, the process that maps guests starts and dials nothing, and with
+// Landlock opens only its own /proc and two files of the kernel, for reading.
 func TestServingProcessIsHeld(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mode := range []string{broker.Off, broker.Log, broker.On} {

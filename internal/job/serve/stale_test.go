@@ -95,7 +95,8 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	}
 }
 
-// Invariant: vnic serve: A port's IPv6 address is the one that the guest's kernel derives.
+// Invariant: vnic serve: With a gateway, and unless the lab file gives it, a port's IPv6 address is
+// the one that the guest's kernel derives.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {

@@ -68,8 +68,8 @@ func places(tree string) []string {
 		filepath.Join(tree, filepath.Dir(compiler)), filepath.Join(tree, compiler), guestImage}
 }
 
-// Invariant: assets: vnic starts no program of a cache that belongs to another user, in part or
-// completely; the error says what to do.
+// Invariant: assets: vnic starts no program of a cache that belongs to a user other than its own
+// and root, in part or completely; the error says what to do.
 func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -90,8 +90,8 @@ func TestCacheOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// Invariant: assets: vnic starts no program of a cache that other users may write, in part or
-// completely.
+// Invariant: assets: vnic starts no program of a cache that all may write, or in whose trees a
+// group may write a file; a group's permission on a directory is removed.
 func TestCacheThatOthersWriteIsRefused(t *testing.T) {
 	_, tree, _ := marked(t)
 	for _, name := range places(tree) {

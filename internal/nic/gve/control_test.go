@@ -44,7 +44,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
+// Invariant: nic/gve: Unless MaxQueues is set, a driver may ask for twice the queues that it starts
+// with, up to 16.
 func TestMoreQueuesThanAtFirst(t *testing.T) {
 	for _, x := range []struct{ queues, most, want int }{{3, 0, 6}, {0, 0, 8}, {8, 0, 16}, {10, 0, 16}, {4, 4, 4}, {2, 7, 7}} {
 		c := newCtl(t, Options{Queues: x.queues, MaxQueues: x.most})

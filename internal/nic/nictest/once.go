@@ -20,7 +20,7 @@ func counted(c *dma.Counts) (m moved) {
 
 // Without peer to peer there are two more copies, to host memory and from it.
 //
-// Invariant: nic: Payload is copied once.
+// Invariant: nic: Payload is copied once, unless it is bounced or held.
 func once(t *testing.T, lab Lab, traits Traits) {
 	const (
 		n    = 40

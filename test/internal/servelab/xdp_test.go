@@ -21,7 +21,8 @@ import (
 // has the option XDP, and on a gVNIC.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
-// Invariant: nic/gve: A driver may ask for twice the queues that it starts with, up to 16.
+// Invariant: nic/gve: Unless MaxQueues is set, a driver may ask for twice the queues that it starts
+// with, up to 16.
 func TestNativeXDP(t *testing.T) {
 	testkit.Boots(t)
 	program := machinetest.Program(t, "vnic.dev/vnic/test/internal/servelab/guest")

@@ -47,8 +47,8 @@ func verdicts(j *Judgement) string {
 	return strings.Join(list, ", ")
 }
 
-// Invariant: selftest: A run's exit status is 0 only when each case has its expected result, or
-// passes.
+// Invariant: selftest: With expectations for its model and kernel a run's exit status is 0 only
+// when each judged case has its expected result, or passes.
 func TestRunsAreJudged(t *testing.T) {
 	x := expectations(t)
 	for name, c := range map[string]struct {

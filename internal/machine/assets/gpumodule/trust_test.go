@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/trusted"
 )
 
-// Invariant: vnicgpu.ko: A module that another user could have put into the cache, or changed there, is refused.
+// Invariant: vnicgpu.ko: A module that a user other than this one and root could have put into the
+// cache, or changed there, is refused.
 func TestModuleOfAnotherUserIsRefused(t *testing.T) {
 	for name, change := range map[string]func(module string) error{
 		"a module that others write":       func(m string) error { return os.Chmod(m, 0o666) },

@@ -57,8 +57,8 @@ func read(ctx context.Context, b []byte) (map[string]string, *offline.Manifest, 
 	return got, manifest, err
 }
 
-// Invariant: offline: an archive has the files that were put into it, with their modes, and is
-// reproducible.
+// Invariant: offline: an archive has the files that were put into it, executable or not as before,
+// and is reproducible.
 func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	files := some()
 	b := written(t, files)
@@ -83,8 +83,8 @@ func TestArchiveGivesBackWhatWentIn(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an archive that is truncated anywhere is refused; one with a changed byte is
-// refused, or has the same files.
+// Invariant: offline: an archive that is truncated anywhere before its end marker is refused; one
+// with a changed byte is refused, or has the same files.
 func TestDamagedArchiveIsRefused(t *testing.T) {
 	b := written(t, some())
 	end := len(b) - 1024
