@@ -91,7 +91,12 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 		f(g)
 	}
 	testkit.OK(w.t, g.start())
-	w.t.Cleanup(func() { testkit.OK(w.t, g.Close()) })
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			w.t.Logf("the gateway's counters: %+v", g.Stats())
+		}
+		testkit.OK(w.t, g.Close())
+	})
 	patient(w.t, g.ns)
 	w.g = g
 }
