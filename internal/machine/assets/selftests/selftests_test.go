@@ -113,6 +113,7 @@ func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
 func TestWrongTreesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "tools/testing/selftests/drivers/net/ping.py"), "", 0o644)
+	write(t, filepath.Join(dir, "drivers/net/tun.c"), "", 0o644)
 	if root, err := testsRoot(dir); err != nil || root != filepath.Join(dir, selftestsDir) {
 		t.Errorf("%s, %v", root, err)
 	}
