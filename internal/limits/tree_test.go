@@ -21,7 +21,7 @@ const many = 135
 //go:embed testdata/exceptions.txt
 var exceptions string
 
-// waits are the folders in which TestNoTimeIsElsewhere looks for times.
+// waits are the folders and files in which TestNoTimeIsElsewhere looks for times.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/agent",
 	"internal/boot", "internal/control", "internal/devmemtool", "internal/dhcp", "internal/driver",
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
@@ -29,7 +29,7 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/lab", "internal/machine", "internal/machine/qemu", "internal/mailbox", "internal/newc",
 	"internal/nic", "internal/proc", "internal/rdma", "internal/guestexec", "internal/transfer", "internal/wire",
 	"internal/wire/uplink", "loader", "stack", "vfiouser", "vhostuser", "internal/access", "internal/atexit",
-	"internal/limit",
+	"internal/limit", "internal/machine/assets/find.go",
 	"internal/gpufd", "internal/broker", "internal/terminal", "internal/spare", "internal/hints", "internal/report/plot",
 	"internal/report/labshow", "internal/report/pcap", "internal/session", "internal/job", "internal/webfile",
 	"internal/httpserver",

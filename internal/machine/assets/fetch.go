@@ -62,8 +62,10 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will reports whether t exists and satisfies Whole.
-func (o *Options) will(t *tree) bool { return t != nil && !(o.Whole && t.For != nil) }
+// will reports whether the tree t of a role or bundle exists, satisfies Whole, and is no QEMU that is too old.
+func (o *Options) will(key string, t *tree) bool {
+	return t != nil && !(o.Whole && t.For != nil) && !(key == roleQEMU && older(t.Version, o.oldest()))
+}
 
 // Binary is a QEMU that can be started.
 type Binary struct {
@@ -214,10 +216,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	if err != nil {
 		return err
 	}
-	lacks := func(role Bundle) bool {
-		t := have[role.Name]
-		return !o.will(t) || role.Name == roleQEMU && older(t.Version, o.oldest())
-	}
+	lacks := func(role Bundle) bool { return !o.will(role.key, have[role.key]) }
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
 		switch {
 		case o.Offline && o.Whole && have[roleKernel] != nil && have[roleKernel].For != nil:

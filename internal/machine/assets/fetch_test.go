@@ -60,6 +60,28 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
+// withOldQEMU makes a fakeCache whose QEMU has no vfio-user.
+func withOldQEMU(t *testing.T) Options {
+	t.Helper()
+	o := fakeCache(t)
+	c := cache{o.CacheDir}
+	have := testkit.Must(c.load())(t)
+	have[roleQEMU].Version = "1:10.0.2+ds-1"
+	testkit.OK(t, c.save(have))
+	return o
+}
+
+func TestOldQEMUInTheCacheIsReplaced(t *testing.T) {
+	o := withOldQEMU(t)
+	o.Offline = false
+	t.Setenv("PATH", t.TempDir()) // without apt, fetching fails
+	r := testkit.Must(Fetch(t.Context(), o))(t)
+	testkit.Equal(t, "QEMU", r.QEMU.Version, "10.0.2")
+	testkit.NoError(t, r.Close())
+	o.VFIOUser = true
+	testkit.ErrorIs(t, testkit.Err(Fetch(t.Context(), o)), ErrNoApt)
+}
+
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,

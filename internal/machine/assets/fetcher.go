@@ -30,7 +30,10 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		return nil, nil, err
 	}
 	if !o.Refresh || waited {
-		want = slices.DeleteFunc(slices.Clone(want), func(b Bundle) bool { return o.will(have[b.resolvedKey()]) })
+		want = slices.DeleteFunc(slices.Clone(want), func(b Bundle) bool {
+			key := b.resolvedKey()
+			return o.will(key, have[key])
+		})
 		if len(want) == 0 {
 			return have, nil, nil
 		}

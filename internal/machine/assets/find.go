@@ -14,10 +14,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/limits"
 	"vnic.dev/vnic/internal/proc"
 )
 
@@ -48,7 +48,7 @@ func (b Binary) Run(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 func (b Binary) version(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, limits.QEMUVersion.Here())
 	defer cancel()
 	out, err := b.Run(ctx, "--version")
 	if err != nil {

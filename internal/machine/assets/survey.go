@@ -116,7 +116,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 		where = "given: " + cmp.Or(o.QEMU, os.Getenv(EnvQEMU))
 	case b.Source == SourceSystem:
 		where = b.Args[0]
-	case have[roleQEMU] != nil:
+	case o.will(roleQEMU, have[roleQEMU]):
 		cached := have[roleQEMU]
 		if b, err = binaryOf(filepath.Join(s.Cache, cached.Dir)); err == nil {
 			b.Version = upstream(cached.Version)
@@ -127,7 +127,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	}
 	if where == "" {
 		s.found("qemu", Lacking, "none that can be used"+note,
-			"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
+			"the first run fetches it; or install "+o.oldest()+" or newer, or give its path (--qemu)")
 		return false
 	}
 	s.found("qemu", Good, fmt.Sprintf("%s (%s)%s", b.Version, where, note), "")
@@ -199,7 +199,7 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space adds facts about the cache, and reports whether the download fits. err is an error of the cache.
+// space adds facts about the cache, and reports whether it can take the download. err is an error of the cache.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))
@@ -213,8 +213,9 @@ func (s *Survey) space(err error) bool {
 		}
 		writable = filepath.Dir(writable)
 	}
-	if err := unix.Access(writable, unix.W_OK); err != nil {
-		s.means("cache", Lacking, fmt.Sprintf("%s: %v", dir, err), fixWrite)
+	denied := unix.Access(writable, unix.W_OK)
+	if denied != nil {
+		s.means("cache", Lacking, fmt.Sprintf("%s: %v", dir, denied), fixWrite)
 	} else {
 		s.means("cache", Good, dir, "")
 	}
@@ -231,7 +232,7 @@ func (s *Survey) space(err error) bool {
 		return false
 	}
 	s.means("space", Good, fmt.Sprintf("%d MB free in the cache", free>>20), "")
-	return true
+	return denied == nil
 }
 
 // models are the NIC models, with the oldest QEMU for each.

@@ -44,6 +44,24 @@ func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
 	}
 }
 
+func TestSurveyIsNotReadyWithAnOldQEMUInTheCache(t *testing.T) {
+	o := withOldQEMU(t)
+	for _, o.VFIOUser = range []bool{false, true} {
+		s := Look(t.Context(), o)
+		if s.Ready == o.VFIOUser || (s.QEMU.Args == nil) != o.VFIOUser || (s.DownloadBytes > 0) != o.VFIOUser {
+			t.Errorf("VFIOUser %v: %+v", o.VFIOUser, s)
+		}
+	}
+}
+
+func TestNothingIsFetchedIntoACacheThatCannotBeWritten(t *testing.T) {
+	for dir, want := range map[string]bool{t.TempDir(): true, "/proc/sys/vnic": false} { // root cannot write there either
+		s := Survey{Cache: dir}
+		testkit.Equal(t, dir, s.space(nil), want)
+		testkit.Equal(t, dir, s.Means[0].OK, want)
+	}
+}
+
 func TestSurveySaysWhichNICsAGuestCanHave(t *testing.T) {
 	for name, c := range map[string]struct {
 		qemu        string

@@ -209,18 +209,20 @@ func TestBehindTheYardstick(t *testing.T) {
 	}
 	run := func(list ...results.Program) *results.Run { return &results.Run{Programs: list} }
 	theirs := run(program("x.py", ktap.Pass, ktap.Pass, ktap.Fail, ktap.Pass, ktap.Pass), program("y.py", ktap.Pass),
-		program("z.py", ktap.Pass))
-	ours := run(program("x.py", ktap.Pass, ktap.Fail, ktap.Fail, ktap.XFail), program("y.py", ktap.Fail))
+		program("z.py", ktap.Pass), program("slow.py", ktap.Pass))
+	ours := run(program("x.py", ktap.Pass, ktap.Fail, ktap.Fail, ktap.XFail), program("y.py", ktap.Fail),
+		program("slow.py", ktap.Timeout))
 	list := Behind(theirs, []*results.Run{ours})
 	testkit.Equal(t, "behind", fmt.Sprint(list), "[{x.py unmodified b fail} {x.py unmodified d xfail} "+
-		"{x.py unmodified e } {y.py unmodified a fail}]")
+		"{x.py unmodified e } {y.py unmodified a fail} {slow.py unmodified a timeout}]")
 	testkit.Equal(t, "a failure is bad", list[0].Bad(), true)
 	testkit.Equal(t, "an expected failure is bad", list[1].Bad(), false)
 	testkit.Equal(t, "a case without a result is bad", list[2].Bad(), true)
-	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail))
+	other := run(program("y.py", ktap.Pass), program("x.py", ktap.Fail, ktap.Skip, ktap.Pass, ktap.Fail, ktap.Fail),
+		program("slow.py", ktap.Fail))
 	for _, runs := range [][]*results.Run{{ours, other}, {other, ours}} { // the best result counts
 		testkit.Equal(t, "behind", fmt.Sprint(Behind(theirs, runs)), "[{x.py unmodified b skip} {x.py unmodified d xfail} "+
-			"{x.py unmodified e fail}]")
+			"{x.py unmodified e fail} {slow.py unmodified a fail}]")
 	}
 }
 

@@ -1,6 +1,8 @@
 package expect
 
 import (
+	"slices"
+
 	"vnic.dev/vnic/internal/job/selftest/ktap"
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
@@ -11,7 +13,7 @@ type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on the device under test: the first that is not bad, else the last; "": none
+	Result  ktap.Result // on the device under test: the best; "": none
 }
 
 // Bad reports whether the case fails or has no result.
@@ -35,9 +37,8 @@ func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 				}
 				ran = true
 				c := p.Case(lag.Case)
-				switch {
-				case c == nil:
-				case c.Result == ktap.Pass, lag.Result == "", lag.Result != ktap.Pass && lag.Bad():
+				if c != nil && (lag.Result == "" ||
+					slices.Index(ktap.Results, c.Result) < slices.Index(ktap.Results, lag.Result)) {
 					lag.Result = c.Result
 				}
 			}

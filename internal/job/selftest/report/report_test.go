@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -168,10 +169,16 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	testkit.ErrorSays(t, Files(io.Discard, []string{a, write("worse", ours)}), "the reason is vnic's")
-	ours.Schema++
-	testkit.ErrorSays(t, Files(io.Discard, []string{write("newer", ours)}), "no result of vnic selftest --json of this version")
-	testkit.OK(t, os.WriteFile(b, []byte("{"), 0o600))
-	testkit.ErrorSays(t, Files(io.Discard, []string{b}), "no result of vnic selftest --json of this version")
+	for text, want := range map[string]string{"{": "unexpected end of JSON input", "{}": "schema 0, not ",
+		`{"schema": 99}`: "schema 99, not ", `{"schema": 99, "model": 2}`: "schema 99, not ",
+		fmt.Sprintf(`{"schema": %d, "model": 2}`, results.Schema): "json: cannot unmarshal number into"} {
+		testkit.OK(t, os.WriteFile(b, []byte(text), 0o600))
+		err := Files(io.Discard, []string{b})
+		testkit.ErrorSays(t, err, b+": no result of vnic selftest --json of this version: "+want)
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: two reasons: %v", text, err)
+		}
+	}
 	testkit.ErrorIs(t, Files(io.Discard, []string{filepath.Join(dir, "none")}), os.ErrNotExist)
 }
 

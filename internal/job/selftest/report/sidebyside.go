@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -137,9 +136,12 @@ func Files(w io.Writer, names []string) error {
 			return err
 		}
 		run := new(results.Run)
-		if err := json.Unmarshal(b, run); err != nil || run.Schema != results.Schema {
-			return fmt.Errorf("%s: no result of vnic selftest --json of this version: %w", name, errors.Join(err,
-				fmt.Errorf("schema %d, not %d", run.Schema, results.Schema)))
+		err = json.Unmarshal(b, run)
+		if n := run.Schema; n != results.Schema && (n != 0 || err == nil) { // else the JSON is broken
+			err = fmt.Errorf("schema %d, not %d", n, results.Schema)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: no result of vnic selftest --json of this version: %w", name, err)
 		}
 		runs = append(runs, run)
 	}

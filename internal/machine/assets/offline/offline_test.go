@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/iotest"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -101,6 +102,31 @@ func TestDamagedArchiveIsRefused(t *testing.T) {
 		if got, _, err := read(t.Context(), bad); err == nil && !maps.Equal(got, want) {
 			t.Fatalf("byte %d changed: taken, with other files", n)
 		}
+	}
+}
+
+// The end of a context is not damage, whatever its cause, and neither is an error of the disk.
+func TestEndedReadIsNoDamage(t *testing.T) {
+	b := written(t, some())
+	read := func(ctx context.Context, r io.Reader, want error, begin, put func()) {
+		t.Helper()
+		err := offline.Read(ctx, r, func(*offline.Manifest) error { begin(); return nil },
+			func(_ offline.File, r io.Reader) error { put(); return testkit.Err(io.Copy(io.Discard, r)) })
+		if !errors.Is(err, want) || errors.Is(err, offline.ErrDamaged) || errors.Is(err, offline.ErrFormat) {
+			t.Errorf("%v: got %v", want, err)
+		}
+	}
+	no := func() {}
+	for _, want := range []error{errors.New("interrupted"), context.Canceled} {
+		ctx, end := context.WithCancelCause(t.Context())
+		read(ctx, bytes.NewReader(b), want, no, func() { end(want) })
+		read(ctx, bytes.NewReader(b), want, no, no) // has ended before
+		ctx, end = context.WithCancelCause(t.Context())
+		read(ctx, bytes.NewReader(b), want, func() { end(want) }, no)
+	}
+	disk := &fs.PathError{Op: "read", Path: "/x", Err: fs.ErrClosed}
+	for _, n := range []int{0, 600, len(b) / 2} {
+		read(t.Context(), io.MultiReader(bytes.NewReader(b[:n]), iotest.ErrReader(disk)), disk, no, no)
 	}
 }
 

@@ -22,7 +22,7 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 	t := tar.NewReader(reader{ctx, r})
 	size, err := next(t, manifestName, MaxManifest)
 	if err != nil {
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, ErrDamaged) || errors.Is(err, ErrFormat) {
 			err = fmt.Errorf("%w: it does not begin with a manifest", ErrFormat)
 		}
 		return err
@@ -140,11 +140,10 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError), context.Canceled and
-// context.DeadlineExceeded unchanged.
+// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError) and of the context
+// unchanged.
 func damaged(name string, err error) error {
-	var disk *fs.PathError
-	if errors.As(err, &disk) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.As(err, new(*fs.PathError)) || errors.As(err, new(ended)) {
 		return err
 	}
 	return fmt.Errorf("%w: %s: %w", ErrDamaged, name, err)

@@ -128,7 +128,12 @@ type reader struct {
 
 func (r reader) Read(b []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
+		return 0, ended{err}
 	}
 	return r.r.Read(b)
 }
+
+// ended is the cause of a context's end.
+type ended struct{ error }
+
+func (e ended) Unwrap() error { return e.error }

@@ -15,9 +15,10 @@ import (
 // scripts are the suffixes of files that need no build.
 var scripts = []string{".py", ".sh"}
 
-// testsRoot returns dir or its tools/testing/selftests: the first of them that has drivers/net.
+// testsRoot returns dir's tools/testing/selftests or dir: the first of them that has drivers/net. A kernel's
+// tree has one of its own, without tests.
 func testsRoot(dir string) (string, error) {
-	for _, root := range []string{dir, filepath.Join(dir, selftestsDir)} {
+	for _, root := range []string{filepath.Join(dir, selftestsDir), dir} {
 		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
 			return root, nil
 		}

@@ -192,20 +192,19 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		return "", &assets.Missing{What: "kernel " + k.Version, Err: errors.New("its modules are not known"),
 			Fix: "give their directory by --modules"}
 	}
+	list, err := assets.Contents(k.Modules)
+	if err != nil {
+		return "", err
+	}
+	list = slices.DeleteFunc(list, func(p string) bool { return slices.Contains(notModules, filepath.Base(p)) })
 	// The name of a tree in the cache identifies it.
 	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
 	if !ours {
-		var err error
-		if id, err = treeID(k.Modules); err != nil {
+		if id, err = filesID(list); err != nil {
 			return "", err
 		}
 	}
 	return m.image(ctx, "modules", []string{k.Version, id}, func(work string) ([]string, error) {
-		list, err := assets.Contents(k.Modules)
-		if err != nil {
-			return nil, err
-		}
-		list = slices.DeleteFunc(list, func(p string) bool { return slices.Contains(notModules, filepath.Base(p)) })
 		if _, err := os.Stat(filepath.Join(k.Modules, "modules.dep")); err == nil {
 			return list, nil
 		}
@@ -235,32 +234,32 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 // notModules are entries of a modules directory that the image omits.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// treeID returns a hash of the paths, sizes and times in a directory, without directories named .git, build or
-// source.
-func treeID(dir string) (string, error) {
+// filesID returns a hash of the paths, sizes and times of files, and of all files below directories among them.
+func filesID(files []string) (string, error) {
 	h := sha256.New()
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
+	for _, f := range files {
+		if err := filepath.WalkDir(f, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			st, err := e.Info()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(h, "%s %d %d\n", path, st.Size(), st.ModTime().UnixNano())
 			return err
+		}); err != nil {
+			return "", err
 		}
-		if e.IsDir() && path != dir && slices.Contains([]string{".git", "build", "source"}, e.Name()) {
-			return filepath.SkipDir
-		}
-		st, err := e.Info()
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(h, "%s %d %d\n", path, st.Size(), st.ModTime().UnixNano())
-		return err
-	})
-	return hex.EncodeToString(h.Sum(nil)), err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 func (m *maker) tests(ctx context.Context) error {
 	id := filepath.Base(m.tools.Dir)
 	m.im.Source = "linux-source-" + Series(m.o.Kernel.Version) + " " + m.tools.Version
 	if m.o.Source != "" {
-		tree, err := treeID(filepath.Join(m.o.Source, selftestsDir))
+		tree, err := filesID(partsOf(m.o.Source))
 		if err != nil {
 			return err
 		}

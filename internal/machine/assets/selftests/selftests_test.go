@@ -93,26 +93,63 @@ func TestRootHasAMergedUsr(t *testing.T) {
 	}
 }
 
-func TestTreeIsKnownByWhatIsInIt(t *testing.T) {
+func TestFilesAreKnownByPathSizeAndTime(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a/b.ko"), "one", 0o644)
-	write(t, filepath.Join(dir, "build/x"), "not looked at", 0o644)
-	id := testkit.Must(treeID(dir))(t)
-	testkit.Equal(t, "again", testkit.Must(treeID(dir))(t), id)
-	write(t, filepath.Join(dir, "build/y"), "", 0o644)
-	testkit.Equal(t, "with another build", testkit.Must(treeID(dir))(t), id)
+	id := testkit.Must(filesID([]string{dir}))(t)
+	testkit.Equal(t, "again", testkit.Must(filesID([]string{dir}))(t), id)
 	testkit.OK(t, os.Chtimes(filepath.Join(dir, "a/b.ko"), time.Time{}, time.Unix(1, 0)))
-	if testkit.Must(treeID(dir))(t) == id {
+	if testkit.Must(filesID([]string{dir}))(t) == id {
 		t.Error("a file of another time makes no other tree")
 	}
-	if _, err := treeID(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := filesID([]string{filepath.Join(dir, "none")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An image is made again exactly when an input of its build has changed.
+func TestImagesFollowTheirInputs(t *testing.T) {
+	tools, user, modules := t.TempDir(), t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		"make": `for a; do ks=${a#INSTALL_PATH=}; done; mkdir -p "$ks/drivers/net/hw" "$ks/net/lib/py"
+cd "$ks"; touch drivers/net/hw/ncdevmem drivers/net/ping.py net/lib/py/ksft.py net/lib/csum ` + listName,
+		"gcc": "true", "mksquashfs": `for a; do case $a in */image) : >"$a" ;; esac; done`,
+	} {
+		write(t, filepath.Join(tools, "usr/bin", name), "#!/bin/sh\n"+text+"\n", 0o755)
+	}
+	write(t, filepath.Join(user, selftestsDir, "x"), "", 0o644)
+	write(t, filepath.Join(modules, "modules.dep"), "", 0o644)
+	m := maker{o: &Options{Source: user, Kernel: assets.Kernel{Version: "7.2.1", Modules: modules}}, im: &Images{},
+		cache: t.TempDir(), tools: &assets.Tree{Dir: tools}}
+	testkit.OK(t, os.Mkdir(filepath.Join(m.cache, "selftests"), 0o755))
+	made := func() string {
+		testkit.OK(t, m.tests(t.Context()))
+		return m.im.Tests + " " + testkit.Must(m.modules(t.Context()))(t)
+	}
+	last := made()
+	for _, c := range []struct {
+		file    string
+		another bool
+	}{
+		{selftestsDir + "/net/x.c", true}, {"tools/net/ynl/x.py", true}, {"tools/build/Makefile", true},
+		{"include/net/x.h", true}, {"scripts/x", true}, {"arch/x86/include/x.h", true}, {"drivers/net/tun.c", false},
+		{modules + "/kernel/x.ko", true}, {modules + "/build/x", false}, {modules + "/vmlinuz", false},
+	} {
+		path := c.file
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(user, path)
+		}
+		write(t, path, "", 0o644)
+		now := made()
+		testkit.Equal(t, c.file+": another image", now != last, c.another)
+		last = now
 	}
 }
 
 func TestWrongTreesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "tools/testing/selftests/drivers/net/ping.py"), "", 0o644)
+	write(t, filepath.Join(dir, "drivers/net/tun.c"), "", 0o644)
 	if root, err := testsRoot(dir); err != nil || root != filepath.Join(dir, selftestsDir) {
 		t.Errorf("%s, %v", root, err)
 	}

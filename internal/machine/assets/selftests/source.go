@@ -65,21 +65,27 @@ func CheckSource(dir string) error {
 	return nil
 }
 
-func copySource(ctx context.Context, user, dir string) error {
+// partsOf returns the paths of the needed parts of a user's tree.
+func partsOf(user string) (list []string) {
 	for _, p := range sourceParts {
 		matches, _ := filepath.Glob(filepath.Join(user, p))
-		for _, m := range matches {
-			rel, err := filepath.Rel(user, m)
-			if err != nil {
-				return err
-			}
-			to := filepath.Join(dir, filepath.Dir(rel))
-			if err := os.MkdirAll(to, 0o755); err != nil {
-				return err
-			}
-			if _, err := (proc.Command{}).Run(ctx, "cp", "-a", m, to+"/"); err != nil {
-				return err
-			}
+		list = append(list, matches...)
+	}
+	return list
+}
+
+func copySource(ctx context.Context, user, dir string) error {
+	for _, part := range partsOf(user) {
+		rel, err := filepath.Rel(user, part)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, filepath.Dir(rel))
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			return err
+		}
+		if _, err := (proc.Command{}).Run(ctx, "cp", "-a", part, to+"/"); err != nil {
+			return err
 		}
 	}
 	return nil
