@@ -1,4 +1,4 @@
-// Package diagnosis explains a program's mistake, for implementations of package devmem: which mistake makes
+// Package diagnosis explains a program's mistake, for implementations of package devmem: such as which mistake makes
 // a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
 // docs/mistakes.md is written from it.
 package diagnosis

@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// Runner runs jobs on the guest's GPUs. When RunJob returns, the job does not access memory, unless the NIC
-// does not answer.
+// Runner runs jobs on the guest's GPUs. When RunJob returns, the job does not access memory, unless the NIC does not
+// answer or the Runner was closed.
 type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
