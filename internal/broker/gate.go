@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the process is
-// confined: this process maps no guest's memory before.
+// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the function that confines
+// the process has returned: this process maps no guest's memory before.
 type Gate struct {
 	broker  *Client
 	confine func() error

@@ -7,7 +7,7 @@ import (
 )
 
 // oldMemory reports whether a process has mapped memfds whose names begin with prefix, but not the memfd with this
-// device and inode.
+// device and inode, as far as procmaps.Read reads its list.
 func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
 	hasOwn := false
 	procmaps.Read(pid, func(m *procmaps.Mapping) bool {
