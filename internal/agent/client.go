@@ -36,8 +36,8 @@ type Client struct {
 // Conn is a connection to the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes ownership of conn and reads it until Close, its end, or one of these errors. Err is then a
-// version.Error if the agent has another version of the protocol, a *PanicError after EventPanic, else ErrClosed.
+// NewClient takes ownership of conn. It reads conn until that ends, the agent has another version of the protocol (Err:
+// a version.Error), or EventPanic comes (Err: a *PanicError); otherwise Err is then ErrClosed.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,

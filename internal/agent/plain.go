@@ -10,8 +10,8 @@ func Obeyed(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
-// Plain makes a guest's text printable on a terminal: it removes escape sequences of the form ESC [ ..., the first
-// two characters of others, Obeyed characters, U+FFFD and invalid UTF-8. A tab becomes a space.
+// Plain makes a guest's text printable on a terminal: it removes ESC with the characters [, ?, ; and digits after it
+// and one character more, other Obeyed characters, U+FFFD and invalid UTF-8. A tab becomes a space.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

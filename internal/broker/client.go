@@ -317,7 +317,7 @@ func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of [Client.Confine], "" before it has succeeded, and [Client.Refused].
+// State returns the mode of [Client.Confine] and [Client.Refused]; "" and 0 before Confine has succeeded.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -332,8 +332,8 @@ func (k *Client) Refused() uint64 {
 	return n
 }
 
-// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without a broker this process
-// can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
+// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without a broker a confined
+// process can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {

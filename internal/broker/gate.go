@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the process is
-// confined: this process maps no guest's memory before.
+// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the function that confines
+// the process has returned: this process maps no guest's memory before.
 type Gate struct {
 	broker  *Client
 	confine func() error
@@ -25,8 +25,8 @@ func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is a qemu.Started, called once for each QEMU. Unless it fails before, it waits until Pass was called for all
-// QEMUs and confine has returned, or ctx ends.
+// Pass is a qemu.Started, called once for each QEMU. Unless it fails before, it waits until the calls for all QEMUs
+// have come as far and confine has returned, or ctx ends.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
 	if signal, err = g.broker.Own(pid); err != nil {

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// oldMemory reports whether a process has mapped memfds whose names are longer than prefix and begin with it,
-// but not the memfd with this device and inode.
+// oldMemory reports whether a process has mapped memfds whose names begin with prefix, but not the memfd with this
+// device and inode, as far as procmaps.Read reads its list.
 func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
 	hasOwn := false
 	procmaps.Read(pid, func(m *procmaps.Mapping) bool {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 )
 
-// paths are what a confined process may open, for reading.
+// paths are what Landlock lets a confined process open, for reading.
 var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
@@ -29,8 +29,8 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess has the calls for a process that drives NICs itself. Its sockets must be connected before
-// Confine, as sendmsg is allowed.
+// InProcess has the calls for a process that drives NICs itself. Its sockets must be connected before Confine: by
+// sendmsg, which is allowed, a UDP socket that is not could send anywhere.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},

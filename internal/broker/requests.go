@@ -12,13 +12,13 @@ import "vnic.dev/vnic/dma"
 //     within limits.Dial; there are at most maxSlow of them (else EAGAIN);
 //   - the handler, which runs after the body has passed its own checks (else EINVAL or ENAMETOOLONG): bodies.go.
 var (
-	// A TCP connection, with NAT, to an address that the gateway's policy permits.
+	// If NAT is on: a TCP connection to an address that the gateway's policy permits.
 	opDial = row[address, none]("dial", always, fdNone, slow, socket((*server).dial))
-	// A socket for a guest's flow of UDP or of ICMP echoes, with NAT.
+	// If NAT is on: a socket for a guest's flow of UDP or of ICMP echoes that the policy permits.
 	opFlow = row[flow, none]("flow", always, fdNone, slow, socket((*server).openFlow))
 	// A UDP socket at the address of a forward, connected to an address that has sent to the forward.
 	opAnswer = row[answer, none]("answer", always, fdNone, slow, socket((*server).openAnswer))
-	// A TCP connection or a UDP socket to a resolver of the host, with NAT.
+	// If NAT is on: a TCP connection or a UDP socket to a resolver of the host that the policy permits.
 	opResolver = row[resolver, none]("resolver", always, fdNone, slow, socket((*server).dialResolver))
 	// A connection to a Unix socket of Config.Connect.
 	opConnect = row[socketIndex, none]("connect", always, fdNone, slow, socket((*server).connect))

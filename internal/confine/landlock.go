@@ -31,8 +31,8 @@ var pinned []int
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
 // Files removes from all threads, permanently, as far as the kernel's Landlock can: access to the file system, except
-// for reading these paths (and except stat and chmod); bind and connect of TCP sockets; and connections to abstract
-// sockets of other processes. Open descriptors stay usable.
+// for reading these paths (and except calls that Landlock does not control, such as stat and chmod); bind and connect
+// of TCP sockets; and connections to abstract sockets of other processes. Open descriptors stay usable.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

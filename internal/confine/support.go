@@ -10,7 +10,7 @@ import (
 type Support struct {
 	Landlock  int
 	Seccomp   bool // filters
-	Listeners bool // calls can be reported, unless this process has a listener already
+	Listeners bool // calls can be reported, unless the kernel is older than 5.7 or this process has a listener already
 }
 
 // Look returns the machine's support. It changes nothing.

@@ -11,7 +11,7 @@ type Buffer struct {
 
 func (f Buffer) number() uint32 { return f.ID }
 
-// MaxBindQueues bounds the numbers of a binding's receive queues.
+// MaxBindQueues is above the number of each receive queue that can be bound.
 const MaxBindQueues = 256
 
 // Binding binds receive queues, or transmission, to a buffer.

@@ -19,9 +19,9 @@ const (
 
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// While it stores a session, it handles each request of that session once: it answers a repeat with the
-// stored reply, or not at all while it still handles the request. A session serves only to recognize repeats:
-// what commands have set up belongs to the port, until device reset.
+// While it stores a session, it handles each request of that session once: it answers a repeat with the stored reply
+// and the present generation, or not at all while it still handles the request. A session serves only to recognize
+// repeats: what commands have set up belongs to the port, until device reset.
 type Dispatcher struct {
 	h Handler
 

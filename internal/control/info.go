@@ -104,8 +104,7 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space: for a guest that sees the
-// memory as ordinary memory on a NUMA node.
+// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space: in a BAR, or on a NUMA node.
 type GPUMap struct {
 	ID   uint32 // offset 0: position in the list, from 1
 	GPU  uint16 // 4

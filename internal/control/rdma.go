@@ -18,7 +18,7 @@ type RDMALimits struct {
 	QPs      uint32 // 20
 	SGEs     uint16 // 24: of a work request
 	Reads    uint16 // 26: of a QP, in progress in either direction
-	MTU      uint16 // 28: the largest path MTU that fits the NIC's MTU
+	MTU      uint16 // 28: the largest path MTU that fits the NIC's MTU; 0: none
 	Flags    uint16 // 30: RDMAOnDemand
 	Length   uint64 // 32: of a message
 	Regions  uint32 // 40: MRs on demand

@@ -55,7 +55,7 @@ func (c *Client) QPStatus(ctx context.Context, qpn uint32) (QPStatus, error) {
 // PostSend posts work requests. ENOSPC: the queue, or its CQ, is full; none was posted.
 func (c *Client) PostSend(ctx context.Context, p Post) error { return callVoid(ctx, c, postSend, p) }
 
-// PostRecv posts memory for SENDs of the peer. ENOSPC: the queue, or its CQ, is full; none was posted.
+// PostRecv posts receives. ENOSPC: the queue, or its CQ, is full; none was posted.
 func (c *Client) PostRecv(ctx context.Context, p Post) error { return callVoid(ctx, c, postRecv, p) }
 
 // RDMACounts reads the port's counters.

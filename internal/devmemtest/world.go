@@ -345,7 +345,7 @@ func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with room for room frags in each call, after which it calls check.
+// recvEach is recvAll with at most room frags in each call, after which it calls check.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {

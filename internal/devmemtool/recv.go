@@ -62,7 +62,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept waits, at most -w, for the first connection, with -c one from that address and the port of -p.
+// accept waits, at most t.peer unless that is 0, for the first connection, with -c one from that address and the port
+// of -p.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()

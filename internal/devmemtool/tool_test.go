@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// closing checks that a closed device leaves nothing in the NIC.
+// closing checks, before it closes a device, that the tool has left nothing in the NIC.
 type closing struct {
 	devmem.Device
 	guest *guest

@@ -26,7 +26,7 @@ type Lease struct {
 	MTU     int    // of the network; 0: unknown
 }
 
-// ErrNoAnswer means that no server has answered.
+// ErrNoAnswer means that no server has answered a message in time.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
 // How often a client sends each message, at most, and the wait after the first time; later waits are twice as long

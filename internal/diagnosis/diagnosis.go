@@ -1,5 +1,5 @@
-// Package diagnosis explains a program's mistake, for implementations of package devmem: which mistake makes
-// a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
+// Package diagnosis explains a program's mistake, for implementations of package devmem: for example which mistake
+// makes a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
 // docs/mistakes.md is written from it.
 package diagnosis
 

@@ -29,7 +29,7 @@ var (
 	exampleSends = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
 )
 
-// mistakes is the table. The first row that fits names the mistake.
+// mistakes is the table. The first row that fits gives the sentence.
 var mistakes = []mistake{
 	{Name: "queue 0", Errors: []string{QueueZero(4) + ": " + syscall.ERANGE.Error()},
 		Do: `Bind another queue. On virtio frames that cannot be split go to queue 0; on gve queue 0 is left to the kernel.`},

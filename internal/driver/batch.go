@@ -1,6 +1,6 @@
 package driver
 
-// batch holds the frames for one call of Receive, and their memory, for the polling goroutine.
+// batch holds the frames for one call of Receive, for the polling goroutine.
 type batch struct {
 	frames []RxFrame
 	ranges []Range // payload of the frames

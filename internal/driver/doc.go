@@ -4,9 +4,9 @@
 // host queues the device writes frames to host memory; on bound queues it splits frames, with payload in
 // pages of a GPU, which the driver never maps.
 //
-// A PCI device's queue pairs are enabled by virtio's control queue, a backend's by messages. Other commands
-// (split, steering, bindings) go in-band through package control, whose frames the driver takes out of
-// receive queue 0.
+// A PCI device's queue pairs are enabled by virtio's control queue, a backend's by messages. Other commands, such as
+// for split, steering and bindings, go in-band through package control, whose frames the driver takes out of receive
+// queue 0.
 //
 // One goroutine polls the queues and calls the [Receiver]. The driver checks what the device returns; most
 // broken rules of virtio stop the NIC ([NIC.Err]).

@@ -123,7 +123,7 @@ func (d pciDev) driver() string {
 	return filepath.Base(link)
 }
 
-// One write, as sysfs requires.
+// writeAttr makes one write, as sysfs requires.
 func writeAttr(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

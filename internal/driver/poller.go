@@ -139,8 +139,8 @@ func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep arms the device's call, asks for calls on the queues, checks the queues, and sleeps, in this order:
-// what the device returns after the check makes a call.
+// sleep arms the device's call, asks for calls on the queues, checks the queues, and sleeps, in this order: what the
+// device returns after the check makes a call, except sent frames for which nobody waits (txQueue.wanted).
 func (n *NIC) sleep() error {
 	p := &n.poller
 	n.sleeping.Store(true)

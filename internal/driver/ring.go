@@ -14,8 +14,8 @@ type ring struct {
 	config virtq.DriverConfig
 }
 
-// newRing makes a ring of the size that the device supports, with a table of perTable descriptors for each
-// chain if that is more than 1 and the device supports indirect descriptors.
+// newRing makes a ring of want entries, or fewer if the device supports no more, with a table of perTable descriptors
+// for each chain if that is more than 1 and the device supports indirect descriptors.
 func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
 	size := t.ringSize(vq, want)
 	if size == 0 {

@@ -64,7 +64,7 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	return true, err
 }
 
-// takeSplit removes the frames' pages from their chains, and returns how many chains they use.
+// takeSplit removes the pages of split frames from their chains, and returns how many chains it has processed.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {

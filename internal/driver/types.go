@@ -51,8 +51,8 @@ type PageSource interface {
 	ReturnPages(queue int, offs []uint64)
 }
 
-// Receiver receives frames and events from the polling goroutine. It must not keep arguments after a method
-// returns. It may call Transmit and Refill, but not BindQueue, UnbindQueue, Close or a method of Control.
+// Receiver receives frames and events from the polling goroutine. It must not keep arguments after a method returns.
+// It may call Transmit and Refill, but not AllocDMA, BindQueue, UnbindQueue, Close or a method of Control.
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)

@@ -2,8 +2,8 @@
 // and its libraries, and the libraries of these, where the dynamic linker would find them on this machine
 // (ld.so(8), "DESCRIPTION").
 //
-// It does not find files that a program opens itself, with dlopen(3) or otherwise, except libgcc_s, which
-// glibc opens when a thread ends.
+// It does not find files that a program opens itself, with dlopen(3) or otherwise, except libgcc_s, which glibc opens
+// for pthread_exit(3) and pthread_cancel(3).
 package elfdeps
 
 import (

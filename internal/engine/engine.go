@@ -2,7 +2,7 @@
 // jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy by way of
 // guest memory that the NIC reaches.
 //
-// At most four calls run at a time, each with a table of 1024 entries and 256 KiB of staging memory.
+// At most four calls of a Memory run at a time, each with a table of 1024 entries and 256 KiB of staging memory.
 //
 // The package is not API (README, Stability).
 package engine
@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// Runner runs jobs on the guest's GPUs. When RunJob returns, the job does not access memory, unless the NIC
-// does not answer.
+// Runner runs jobs on the guest's GPUs. When RunJob returns, the job does not access memory, unless the NIC does not
+// answer or the Runner was closed.
 type Runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }

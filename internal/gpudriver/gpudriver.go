@@ -122,8 +122,8 @@ type Info struct {
 	Size    uint64 // of the memory, in bytes
 	Free    uint64 // in bytes, in one piece or several
 
-	// Pages of programs: in the GPU's memory, moved there, and moved back: on request, by a CPU's fault, and by
-	// removal of the GPU.
+	// Pages of programs: in the GPU's memory now, moved there, and moved back: on request, by a CPU's fault or for a
+	// [Region.Fault], and by removal of the GPU.
 	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 

@@ -75,7 +75,7 @@ func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 // Region returns a region that another program has opened on the same file.
 func (f *File) Region(id uint32) *Region { return &Region{f, id} }
 
-// ID returns the region's number, which is unique in this guest.
+// ID returns the region's number, which no other region of this guest has until this one is closed.
 func (r *Region) ID() uint32 { return r.id }
 
 // Close ends the region, whose pages the NIC may then not use.

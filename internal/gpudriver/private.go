@@ -15,8 +15,8 @@ const (
 
 // Locations of a page that is not in the GPU's memory.
 const (
-	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM, or in another device
-	Absent = 1<<64 - 2 // VNICGPU_ABSENT: not present
+	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM
+	Absent = 1<<64 - 2 // VNICGPU_ABSENT: not present, or in another GPU
 )
 
 // ToGPU moves pages of memory to the GPU, and returns how many. A page that the CPU touches is moved back.

@@ -13,6 +13,6 @@
 // run it as a program (MFD_NOEXEC_SEAL, where the kernel has it).
 //
 // An unreceived descriptor counts as in flight for vnic's user, who may have RLIMIT_NOFILE of them (unix(7),
-// ETOOMANYREFS); so the server keeps a connection until its descriptor was received (SIOCOUTQ), and bounds
-// the connections that it keeps, of one user and in all.
+// ETOOMANYREFS); so the server keeps a connection while its descriptor is in flight (SIOCOUTQ), and bounds the
+// connections that it keeps, of one user and in all.
 package gpufd

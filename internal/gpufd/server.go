@@ -70,7 +70,7 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full closes the connections whose peers have received their descriptors, and returns which bound is reached.
+// full closes the connections whose descriptors are no longer in flight, and returns which bound is reached.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {

@@ -158,8 +158,8 @@ func bind(from, to string) error {
 // directory.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system mounts Root's /usr, in which the packages' files hide the guest's, and /etc, and copies the
-// packages' missing files into the guest's /etc and /var.
+// system mounts Root's /usr, in which the packages' files hide the guest's, and /etc, and copies into the guest's /etc
+// and /var the packages' files that they lack.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err

@@ -49,7 +49,8 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake returns a measurement. Each of its runs claims claims bytes, and its counter counts counts.
+// fake returns a measurement. Each run of ours reports a number of bytes, claims, and the counter grows by another,
+// counts.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {

@@ -32,8 +32,9 @@ type calibration struct {
 }
 
 // predict returns the rates of a flow and, together, of the hogs beside it, which are workers that copy.
-// lab.MaxMin divides memory among them; the rate that a flow or a hog has alone is an edge of its own. If
-// hogs and flow take all processors, the flow gets at most its part of flowAll.
+// lab.MaxMin divides memory among them; the rate that a flow or a hog has alone is an edge of its own, for hogs less if
+// there are more threads than processors. If hogs and flow take all processors, the flow gets at most its part of
+// flowAll.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
 	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
@@ -123,8 +124,8 @@ type testbed struct {
 // leastPart is the least size of a worker's source or destination memory.
 const leastPart = 4 << 20
 
-// fill makes memory for copies, at least size bytes, half of it source, and n flows. The first flow uses as
-// much memory, the others an n-th of it, but at least leastPart.
+// fill makes memory for copies, at least size bytes, half of it source, and n flows. The first flow uses as much
+// memory, the others an n-th of it, but at least leastPart each as source and destination.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {

@@ -341,8 +341,8 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ring measures frames of size bytes from ring to ring, moved by workers that sleep or by poll threads that
-// poll.
+// ring measures frames of size bytes from ring to ring, moved by workers that sleep, if poll is 0, or by that many
+// threads that poll.
 func ring(size, poll int) openFunc {
 	return besidePlain(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll},
 		func(n *network, p *plainSide, payload int) (ours, yardstick runFunc) {
