@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0; Join makes it longer on slow machines.
+// DefaultTimeout replaces a Config.Timeout of 0, and is then longer on slow machines.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config configures a rank of a ring.
