@@ -205,7 +205,7 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is the longest time between two checks for cancellation.
+// longestSleep is the longest sleep between two checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
 // cross waits as long as n bytes need to cross the links.
