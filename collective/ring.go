@@ -113,7 +113,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring, and waits for the connections of its neighbours.
+// Join takes a rank's place in a ring, and waits for the connections with its neighbours.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
