@@ -61,8 +61,9 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets steps in which chunks go round the ring: this rank sends chunk first, and then what it received
-// in the step before. In the first adds steps a rank adds the received chunk.
+// around sets steps in which chunks go round the ring: this rank sends the chunk with index first, and then what
+// it received in the step before. In as many steps as adds says, from the first one on, a rank adds the received
+// chunk.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0; Join makes it longer on slow machines.
+// DefaultTimeout replaces a Config.Timeout of 0, and is then longer on slow machines.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config configures a rank of a ring.
@@ -113,7 +113,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring, and waits for the connections of its neighbours.
+// Join takes a rank's place in a ring, and waits for the connections with its neighbours.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {

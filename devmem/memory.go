@@ -12,8 +12,8 @@ import (
 //
 // Offsets are from the start of the buffer; any [Device] over the same memory may have registered it.
 // Operations on two buffers need both on one GPU (EXDEV). A method returns when it no longer accesses the
-// memory, with ctx's cause if ctx has ended. Several goroutines may call methods; concurrent operations on the
-// same memory have any order. An operation sees the data that a [Conn] has received before, and a later
+// memory, with ctx's cause if the end of ctx stopped it. Several goroutines may call methods; concurrent operations
+// on the same memory have any order. An operation sees the data that a [Conn] has received before, and a later
 // SendDevmem the result.
 //
 // EFAULT means that a range is outside the buffer: the operation accesses nothing there, but may have accessed

@@ -16,7 +16,7 @@ import (
 // ErrBlocked means that a file system has not answered in time.
 var ErrBlocked = errors.New("the file system does not answer")
 
-// localFileSystems lists the file systems that answer system calls and page faults from memory and block
+// localFileSystems lists file systems that answer system calls and page faults from memory and block
 // devices, by their names in /proc/self/mountinfo. It does not list overlayfs, which may have layers of FUSE,
 // nor ramfs, which numbers inodes with 32 bits (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",

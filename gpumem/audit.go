@@ -194,8 +194,8 @@ func (s *scanner) scan(b []byte, off uint64) {
 // probe finds the pieces that have a window in b[from:to].
 //
 // A window contains at least seven complete words of its stream, whose offsets are eight bytes apart. Testing
-// eight offsets after each multiple of 56 finds one of these words: modulo 56 they are the seven residues that
-// are congruent modulo 8.
+// the eight offsets from each multiple of 56 on finds one of these words: modulo 56 they are the seven residues
+// that are congruent modulo 8.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	last := to - 8
 	for group := from; group <= last; group += 56 {

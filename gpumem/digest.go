@@ -193,7 +193,7 @@ func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	return nil
 }
 
-// look calls f with [off, off+n) of the memory, and counts reads bytes as hashed.
+// look calls f with [off, off+n) of the memory; reads is how many of these bytes it counts as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
 	return w.view(off, n, func(b []byte) {

@@ -2,7 +2,7 @@
 // the engines that work on it.
 //
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset). A port has a
-// Registry of its guest's buffers, and an Engine whose jobs copy and hash their bytes.
+// Registry of its guest's buffers, and an Engine whose jobs fill, copy, add and hash their bytes.
 //
 // In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive, and counts references to
 // the payload there. Tokens are the numbers by which a socket's user returns pieces of pages (Linux devmem TCP:

@@ -35,8 +35,8 @@ const (
 )
 
 // Job is work for an engine. Each range of GPU offsets must lie in one buffer of the engine's port (a guest's
-// NIC). Entries are processed in their order; if source and destination of one overlap, the written bytes are
-// unspecified.
+// NIC). Entries are processed in their order; if source and destination of one overlap, but are not the same
+// range, the written bytes are unspecified.
 type Job struct {
 	Op         Op
 	GPU        int    // the GPU that offsets refer to
@@ -205,7 +205,7 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 	return first
 }
 
-// longestSleep is the longest time between two checks for cancellation.
+// longestSleep is the longest sleep between two checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
 // cross waits as long as n bytes need to cross the links.

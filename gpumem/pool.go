@@ -159,7 +159,7 @@ func (p *Pool) Supply(frame int) Supply {
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
 // Receive appends the ranges that the device has filled, n bytes in all, to dst[:0], with a reference of the
-// stack to each page. It returns false if the device, which is not trusted, names a page that is not posted, or
+// stack to each page. It returns false if the device, which is not trusted, names memory outside posted pages, or
 // fewer than n bytes.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]

@@ -29,7 +29,7 @@ import (
 // format is a part of the images' keys: change it when the layout changes.
 const format = "vnic guest image 1"
 
-// keep is how long the cache keeps an unused image.
+// keep is how long an image stays unused before the build of another one may remove it.
 const keep = 7 * 24 * time.Hour
 
 // Image is an initramfs. It is not compressed: a guest without KVM decompresses slowly.
@@ -43,13 +43,13 @@ type Image struct {
 type Options struct {
 	CacheDir   string            // vnic's cache
 	Kernel     string            // uname -r; "": not checked
-	ModulesDir string            // the kernel's module directory; may be empty without Modules
+	ModulesDir string            // the kernel's module directory; may be empty without Modules other than vnicgpu
 	Modules    []string          // names as for modprobe
 	GPUModule  string            // path of vnicgpu.ko; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
 	Userland   *Userland         // nil: none
 	Files      map[string]string // path in the guest to path on this machine
-	Program    string            // "": $VNIC_GUEST, else the embedded one, else built with the go tool
+	Program    string            // "": $VNIC_GUEST, else the embedded one, else the cache's, else the go tool's
 }
 
 // Build builds an image, or finds it in the cache.

@@ -171,8 +171,8 @@ func readDep(path string) (map[string][]string, error) {
 	return dep, err
 }
 
-// readModule reads a module's file. Unless unpack is set, a .ko.zst file stays packed, and needs and release
-// are not read. The error is ErrBadModule.
+// readModule reads a module's file. Unless unpack is set, a .ko.zst file stays packed, and its needs and
+// release are not read. The error is ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)

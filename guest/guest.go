@@ -1,5 +1,6 @@
-// Package guest is for programs in guests of `vnic boot` that use device memory TCP. It opens the guest's
-// device, and provides what such programs need: memory, steering, and connections to other guests.
+// Package guest is for programs that use device memory TCP in guests of `vnic boot` and in images of
+// `vnic image build`. It opens the guest's device, and provides what such programs need: memory, steering, and
+// connections to other guests.
 //
 // A program is a function that gets the device. It runs as root in the guest:
 //
@@ -14,8 +15,7 @@
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
-// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is an example in
-// C.
+// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is an example in C.
 //
 // The configuration comes from environment variables, such as VNIC_DEVICE; a program without them gets
 // [ErrNoGuest].
@@ -70,7 +70,7 @@ type Device struct {
 	closeErr error
 }
 
-// Open opens the device. Its Close closes everything that was opened with it.
+// Open opens the device of $VNIC_DEVICE. Its Close closes everything that was opened with it.
 func Open(ctx context.Context) (*Device, error) {
 	d, err := first()
 	if err != nil {

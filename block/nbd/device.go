@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0; Open makes it longer on slow machines.
+// DefaultTimeout replaces a Config.Timeout of 0, and is then longer on slow machines.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 const maxDepth = 1024

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults of a Config. Open makes DefaultTimeout longer on slow machines.
+// Defaults of a Config. A Timeout of 0 becomes more than DefaultTimeout on slow machines.
 const (
 	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128

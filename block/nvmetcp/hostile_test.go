@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Operations whose memory has gaps between.
+// Operations, with gaps between their memory.
 const (
 	hostileOps  = 8
 	hostileLen  = 24 << 10 // more than a capsule holds

@@ -94,8 +94,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do executes a command: its capsule carries out, and the target's data must fill in. The target's refusal is a
-// *commandError.
+// do executes a command. Its capsule carries the bytes of out, and the target must send as many bytes as in has.
+// The target's refusal is a *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err

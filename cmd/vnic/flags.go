@@ -213,7 +213,7 @@ func checkMachineEnv(c *cobra.Command) error {
 }
 
 // beginMachine runs before a command, and starts a spare process (package spare) if the command starts guests
-// with --accel auto.
+// with --accel auto and /dev/kvm can be opened.
 func beginMachine(c *cobra.Command) error {
 	if err := checkMachineEnv(c); err != nil {
 		return err

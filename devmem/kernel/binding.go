@@ -70,8 +70,8 @@ const (
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use. Packets that have waited since a queue was
-// restarted may use the memory, so watch calls runQueued at intervals.
+// watch waits until the closed binding's memory is no longer in use, or the Device's Close gives up. Packets that
+// have waited since a queue was restarted may use the memory, so watch calls runQueued at intervals.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())

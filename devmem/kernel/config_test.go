@@ -303,7 +303,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// A process that was killed has left these rules.
+// The rules are as a killed process leaves them.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

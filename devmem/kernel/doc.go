@@ -8,7 +8,7 @@
 //
 // A driver may stop the interface's transmit queues, for all programs, when a receive binding is made or ends,
 // and leave packets that wait there unsent: gve does. So the Device looks for such packets, and sends others to
-// the interface's own address, which make the queues continue; without CAP_NET_RAW it logs a warning.
+// the interface's own address, which make the queues continue; without CAP_NET_RAW it logs a warning instead.
 //
 // Device memory comes from an [Exporter] as dma-bufs; docs/dmabuf.c makes one in C. Only the number of a
 // dma-buf's references shows when the kernel has released a binding's memory: so each binding has a separate

@@ -114,7 +114,7 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends at least queues packets, and at least one on each CPU of cpus that still exists.
+// send sends at least one packet on each CPU of cpus that still exists, and if all do, at least queues in all.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()

@@ -16,7 +16,7 @@ type tokens struct {
 // foreignBinding stands for bindings of other programs.
 var foreignBinding = &binding{}
 
-// maxTrack bounds held; higher tokens are not recorded.
+// maxTrack bounds held: tokens from it on are not recorded.
 const maxTrack = 1 << 26
 
 func (t *tokens) issued(d *Device, frags []devmem.Frag) {

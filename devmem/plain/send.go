@@ -87,7 +87,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	c.wrote(int(k), err, true)
 	c.d.txDevice.Add(uint64(k))
 	if k > 0 && passing(err) {
-		err = nil // the next call returns the error
+		err = nil // a short send; the next call may return the error
 	}
 	return int(k), c.writable(err)
 }

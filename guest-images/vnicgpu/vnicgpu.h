@@ -21,7 +21,7 @@ struct vnicgpu_info {
 	__u64 private;	/* pages of programs in the GPU's memory now */
 	__u64 to_gpu;	/* pages ever moved to the GPU */
 	__u64 to_ram;	/* ... moved back on request */
-	__u64 faulted;	/* ... moved back because a CPU touched them, or VNICGPU_FAULT wanted them in RAM */
+	__u64 faulted;	/* ... moved back because a CPU touched them, or by VNICGPU_FAULT */
 	__u64 evicted;	/* ... moved back because the GPU was removed */
 };
 
