@@ -174,7 +174,7 @@ func (m *Mailbox) Free(slot int) bool {
 	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], givenUp, free)
 }
 
-// Close unpins the memory. It may be called only once.
+// Close unpins the memory. It may be called again, but then no other method.
 func (m *Mailbox) Close() {
 	m.pin.Close()
 	m.mem = nil

@@ -111,8 +111,8 @@ func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
-// choose returns the candidate nearest to the preferred version, or the first if there is none, without failed
-// suites.
+// choose returns the candidate nearest to the preferred version, or the first if no version is preferred. It passes
+// over failed suites.
 func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate
