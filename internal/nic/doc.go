@@ -74,8 +74,8 @@
 //
 // The queue gets the GSO packet whole: its payload is contiguous in payload buffers, and the queue publishes
 // nothing before the packet is complete. If the queue does not take the packet, the port puts the frames one by
-// one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the wire;
-// Coalesced counts merged frames.
+// one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the wire, the account
+// of flows one packet; Coalesced counts merged frames and packets.
 //
 // Cost: a queue has at most 8 open merges, each of at most 256 frames, 64 KiB and 128 memory segments.
 //
