@@ -45,7 +45,7 @@ const (
 	ResultsPort = Limit(3 * time.Second)
 	// LastOutput is how long a program's output may stay open after its end, as by its children.
 	LastOutput = Limit(time.Second)
-	// SessionOutput is the silence after which an ended program's output is complete.
+	// SessionOutput is the silence after which an ended program's output counts as complete.
 	SessionOutput = Limit(500 * time.Millisecond)
 	// AgentStop is how long an ending agent waits for its operations.
 	AgentStop = Limit(5 * time.Second)
@@ -59,7 +59,7 @@ const (
 	ImageInterface = Limit(5 * time.Second)
 	// InterfaceReady is how long an interface that is up may take until it can be used.
 	InterfaceReady = Limit(15 * time.Second)
-	// Lease is how long a DHCP server may take for its first answer; each later try waits twice as long.
+	// Lease is how long a DHCP client waits for an answer to its first try; each later try waits twice as long.
 	Lease = Limit(160 * time.Millisecond)
 	// Terminal is how long a terminal may take to report its size.
 	Terminal = Limit(500 * time.Millisecond)
@@ -132,7 +132,8 @@ const (
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another process may hold the lock of a socket's directory.
 	Directory = Limit(2 * time.Second)
-	// Dial is how long a guest's connection to the host's network may take, Resolver how long a resolver.
+	// Dial is how long either end of a connection between a guest and the host's network may take to accept it,
+	// Resolver how long a resolver may take to answer.
 	Dial     = Limit(10 * time.Second)
 	Resolver = Limit(2 * time.Second)
 	// Uplink is how long the other end of an uplink may take to accept a connection.
@@ -194,7 +195,7 @@ const (
 	Connect = Limit(time.Minute)
 	// Disturbed is how long a transfer may take to fail after a disturbance.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long an injected fault may take to end after a round has failed.
+	// Failed is how long a fault may take to be injected after a round has failed.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

@@ -23,7 +23,7 @@ type Draft struct {
 	*outfile.Draft // nil: not open
 }
 
-// open makes the file; b, if not nil, renames it later. The caller closes the Draft.
+// open makes the file; b, if not nil, renames or removes it later. The caller closes the Draft.
 func (d *Draft) open(b *broker.Client) error {
 	f, err := outfile.NewDraft(d.name)
 	if err != nil {
