@@ -8,8 +8,8 @@
 // unless it is bounced or held), under that queue's lock. A goroutine holds at most one such lock; meanwhile it
 // does not deliver packets, interrupt drivers, log or wait.
 //
-// The driver's commands, by the control channel or by gve's admin queue, set up a control.State; those of the control
-// channel also set up the objects of an rdma.Engine. Device reset (Reset) clears both.
+// The driver's commands, by the control channel or by gve's admin queue, set up a control.State; the control channel
+// also sets up the objects of an rdma.Engine. Device reset (Reset) clears both.
 //
 // # Device models
 //

@@ -124,7 +124,7 @@ type tree struct {
 }
 
 // load reads resolved.json, without trees that no longer exist; a missing, forbidden or malformed one counts
-// as empty. A tree that others may write (trust.go) is an error. Of bundles' trees, which have many files, it
+// as empty. A tree that others own or may write (trust.go) is an error. Of bundles' trees, which have many files, it
 // checks only the directory.
 func (c cache) load() (resolved, error) {
 	r := resolved{}

@@ -211,7 +211,7 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 }
 
 // RemoveCached removes the entries that choose selects, and returns the removed ones. Entries in use stay,
-// and the error names them; during a fetch nothing is removed. Links are not followed.
+// and the error names them; during a fetch or an import nothing is removed. Links are not followed.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
