@@ -100,7 +100,7 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises due interrupts, and returns when the next one is due.
+// raiseDue raises due interrupts, and returns when the next one is due; never: none.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never

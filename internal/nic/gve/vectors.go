@@ -83,8 +83,8 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls the function to, which changes the vector's state. If an interrupt is due then, change raises or
-// delays it.
+// change calls the function to, which changes the vector's state. If an interrupt is latched then and the
+// vector can raise it, change raises, delays or (LoseInterrupt) drops it.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
