@@ -1,4 +1,4 @@
-// Package limits has the times after which vnic gives up waiting, and a few others that grow alike. list.go
+// Package limits has times after which vnic gives up waiting, and a few others that grow alike. list.go
 // lists them, each with its base, a time that is ample on two processors that emulate the guests. A slow machine
 // is not broken, so each limit is its base times Slow, one factor for the process.
 //

@@ -15,19 +15,19 @@ const (
 	// Probe is how long the guest of a KVM probe may take until its init reports.
 	Probe = Limit(15 * time.Second)
 	// GuestSilence is how long by default other guests may print nothing before their init reports, if vnic has
-	// chosen KVM.
+	// chosen KVM and the limit of their boot is not above Boot.
 	GuestSilence = Limit(time.Minute)
 	// Boot is how long a guest may take by default until its init reports.
 	Boot = Limit(3 * time.Minute)
-	// Machine is how long a guest may run by default.
+	// Machine is how long a guest of qemu.Start may run by default.
 	Machine = Limit(10 * time.Minute)
-	// GuestsRun is how long guests may run if nobody ends them.
+	// GuestsRun is how long the guests of a session.Set may run.
 	GuestsRun = Limit(6 * time.Hour)
 	// TransferGuest is how long a guest of a transfer may run, besides the time for its bytes.
 	TransferGuest = Limit(time.Hour)
 	// QEMUVersion is how long a QEMU may take to print its version.
 	QEMUVersion = Limit(20 * time.Second)
-	// Monitor is how long a command of QEMU's monitor may take by default.
+	// Monitor is how long it may take to write a command to QEMU's monitor, if the caller sets no deadline.
 	Monitor = Limit(10 * time.Second)
 	// QEMUEnd is how long QEMU may take to answer a command that needs no work, and to end.
 	QEMUEnd = Limit(time.Second)
@@ -45,7 +45,7 @@ const (
 	ResultsPort = Limit(3 * time.Second)
 	// LastOutput is how long a program's output may stay open after its end, as by its children.
 	LastOutput = Limit(time.Second)
-	// SessionOutput is the silence after which an ended program's output is complete.
+	// SessionOutput is the silence after which an ended program's output counts as complete.
 	SessionOutput = Limit(500 * time.Millisecond)
 	// AgentStop is how long an ending agent waits for its operations.
 	AgentStop = Limit(5 * time.Second)
@@ -59,7 +59,7 @@ const (
 	ImageInterface = Limit(5 * time.Second)
 	// InterfaceReady is how long an interface that is up may take until it can be used.
 	InterfaceReady = Limit(15 * time.Second)
-	// Lease is how long a DHCP server may take for its first answer; each later try waits twice as long.
+	// Lease is how long a DHCP client waits for an answer to its first try; each later try waits twice as long.
 	Lease = Limit(160 * time.Millisecond)
 	// Terminal is how long a terminal may take to report its size.
 	Terminal = Limit(500 * time.Millisecond)
@@ -93,17 +93,17 @@ const (
 
 // Limits of NICs.
 const (
-	// Patience is how long a frame waits for a receiver without buffers.
+	// Patience is how long a frame waits by default for a receiver without buffers.
 	Patience = Limit(500 * time.Millisecond)
-	// FirstPenalty is how long frames to a receiver do not wait after Patience has expired; it grows, up to
-	// LastPenalty.
+	// FirstPenalty is how long frames to a receiver do not wait after Patience has expired, unless it has had buffers
+	// since; it grows, up to LastPenalty.
 	FirstPenalty = Limit(2 * time.Second)
 	LastPenalty  = Limit(32 * time.Second)
 	// StuckWrite is how long a write to a frontend's eventfd may block.
 	StuckWrite = Limit(500 * time.Millisecond)
 	// Page is how long a GPU's driver may take for a page that RDMA requests.
 	Page = Limit(4 * time.Second)
-	// Frontend is how long a vhost-user frontend waits for an answer.
+	// Frontend is how long a vhost-user frontend waits for an answer by default.
 	Frontend = Limit(30 * time.Second)
 	// QEMUReply is how long QEMU waits for a vfio-user server.
 	QEMUReply = Limit(5 * time.Second)
@@ -115,7 +115,8 @@ const (
 	Takeover = Limit(time.Second)
 	// Tokens is how long a guest may take to report the holders of tokens.
 	Tokens = Limit(250 * time.Millisecond)
-	// Counted is how long a worker may take to count delivered frames.
+	// Counted is how long a worker may take to count delivered frames, and at least how long a capture's interrupted
+	// write may take to return.
 	Counted = Limit(20 * time.Second)
 )
 
@@ -131,7 +132,8 @@ const (
 	PageEnd = Limit(500 * time.Millisecond)
 	// Directory is how long another process may hold the lock of a socket's directory.
 	Directory = Limit(2 * time.Second)
-	// Dial is how long a guest's connection to the host's network may take, Resolver how long a resolver.
+	// Dial is how long either end of a connection between a guest and the host's network may take to accept it,
+	// Resolver how long a resolver may take to answer.
 	Dial     = Limit(10 * time.Second)
 	Resolver = Limit(2 * time.Second)
 	// Uplink is how long the other end of an uplink may take to accept a connection.
@@ -142,24 +144,24 @@ const (
 
 // Limits of peers.
 const (
-	// Stall is how long a transfer may make no progress.
+	// Stall is how long a transfer may make no progress by default.
 	Stall = Limit(time.Minute)
-	// ProgramStall is Stall for the connections of a program in a guest.
+	// ProgramStall is the same for the connections of a program in a guest.
 	ProgramStall = Limit(30 * time.Second)
-	// Peer is how long a program's peer may take to start.
+	// Peer is how long a program's peer may take to start by default, and an HTTP connection of Long may be idle.
 	Peer = Limit(time.Minute)
-	// CloseWait is how long the peer of a connection may take to close its end too.
+	// CloseWait is how long the peer of a connection may take to close its end too, and a storage server to end.
 	CloseWait = Limit(5 * time.Second)
 	// Linger is how long a closed connection tries to send unacknowledged data.
 	Linger = Limit(2 * time.Minute)
-	// Silence is how long a neighbour, target or server may send nothing.
+	// Silence is how long a neighbour, target or server may send nothing by default.
 	Silence = Limit(5 * time.Second)
-	// ServerBack is how long a server of objects may be unavailable.
+	// ServerBack is how long a server of objects may be unavailable by default.
 	ServerBack = Limit(30 * time.Second)
 	// LastWords is how long to read from a peer after a write failed, and how long the peer may take to read the
-	// last error.
+	// last error, or the last answer of vnic's web server.
 	LastWords = Limit(time.Second)
-	// Exchange is how long two ends of RDMA may take to exchange their values.
+	// Exchange is how long two ends of RDMA may take by default to exchange their values.
 	Exchange = Limit(30 * time.Second)
 	// LossFreeRTO is the least retransmission timeout where nothing is lost: a late acknowledgment there means
 	// that a guest did not run.
@@ -183,7 +185,7 @@ const (
 	Ask = Limit(20 * time.Second)
 	// AskState is how long a guest may take to report a connection's state.
 	AskState = Limit(3 * time.Second)
-	// Host is how long the vnic of another host may take to start.
+	// Host is how long the vnic of another host may take by default to start.
 	Host = Limit(5 * time.Minute)
 	// OtherHost is how long another host's vnic may take to report an error, or to end.
 	OtherHost = Limit(3 * time.Second)
@@ -193,7 +195,7 @@ const (
 	Connect = Limit(time.Minute)
 	// Disturbed is how long a transfer may take to fail after a disturbance.
 	Disturbed = Limit(2 * time.Minute)
-	// Failed is how long an injected fault may take to end after a round has failed.
+	// Failed is how long a fault may take to be injected after a round has failed.
 	Failed = Limit(time.Minute)
 	// StorageServer is how long a storage server may take to listen.
 	StorageServer = Limit(10 * time.Second)

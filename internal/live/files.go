@@ -23,7 +23,7 @@ type Draft struct {
 	*outfile.Draft // nil: not open
 }
 
-// open makes the file; b, if not nil, renames it later. The caller closes the Draft.
+// open makes the file; b, if not nil, renames or removes it later. The caller closes the Draft.
 func (d *Draft) open(b *broker.Client) error {
 	f, err := outfile.NewDraft(d.name)
 	if err != nil {
@@ -78,8 +78,8 @@ func (o *Page) Flags(f *pflag.FlagSet) {
 		"write the same of the whole run, when it has ended, as one HTML file, to this file")
 }
 
-// show begins to record and to serve. The caller calls end before it closes the counters and the report; end
-// writes the report, if anything was recorded.
+// show begins to record, and to serve if o has an address; without either flag it does nothing. The caller calls end
+// before it closes the counters and the report; end writes the report, if there is one and anything was recorded.
 func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note func(string, ...any)) (
 	end func() error, err error) {
 	if o.addr == "" && o.report == "" {

@@ -38,7 +38,7 @@ func New(command string) Command {
 	return Command{Sandbox: broker.On, Show: stat.Options{Command: command}}
 }
 
-// Check checks the flags.
+// Check checks the flags of the sandbox, the counters and the page.
 func (l *Command) Check() error {
 	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
@@ -53,8 +53,8 @@ func (l *Command) File(flag, name string) *Draft {
 	return d
 }
 
-// Run calls job with a context that ends with c's context or with the broker. Before, it completes o: Broker,
-// Confine, and Services for uplinks, counters and capture. config returns what the broker may do. Afterwards
+// Run calls job with a context that ends with c's context or with the broker, if there is one. Before, it completes
+// o: Broker, Confine, and Services for uplinks, counters and capture. config returns what the broker may do. Afterwards
 // Run writes the page's report and closes what it has opened.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
@@ -118,8 +118,9 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	return err
 }
 
-// confined starts the broker, and returns its client and a function that calls its Confine. If there can be no
-// sandbox, that is an error only if asked. Without a broker, as in mode Off, the client and the function are nil.
+// confined starts the broker, and returns its client and a function that calls its Confine. If the broker does not
+// start, or Confine fails, that is an error only if asked. Without a broker, as in mode Off, the client and the
+// function are nil.
 func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {

@@ -174,7 +174,7 @@ func (m *Mailbox) Free(slot int) bool {
 	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], givenUp, free)
 }
 
-// Close unpins the memory. It may be called only once.
+// Close unpins the memory. It may be called again; after it, no other method may be called.
 func (m *Mailbox) Close() {
 	m.pin.Close()
 	m.mem = nil

@@ -11,7 +11,7 @@ const (
 	// maxMerges bounds the open merges that end with their batch: as many flows as Linux's GRO keeps in a hash
 	// bucket (MAX_GRO_SKBS).
 	maxMerges = 8
-	// lookAhead is how many packets followed searches for the next one of a flow.
+	// lookAhead is the number of packets in which the function followed looks for the next one of a flow.
 	lookAhead = maxMerges
 	// mergeSegments bounds the memory segments of a merge's payload.
 	mergeSegments = dma.KeepSegments
@@ -228,7 +228,7 @@ func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool
 	return true
 }
 
-// apart calls one for each of a merge's frames of this batch.
+// apart calls rxQueue.one for each of a merge's frames of this batch.
 func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) {
 	for i, n := g.first, g.here; n > 0; i, n = m.next[i], n-1 {
 		rq.one(d, batch[i], &g.route)

@@ -161,11 +161,11 @@ type delta struct {
 	device, gpuFile, host, bounced, buffers   uint64
 
 	to      *Traffic // nil: none
-	gpu     int32    // 1 + the GPU of direct and through
+	gpu     int32    // 1 + the GPU of the bytes in direct and through
 	direct  uint64
 	through uint64 // bounced
 
-	node int32 // 1 + the node of here
+	node int32 // 1 + the NUMA node of the bytes in here
 	here uint64
 }
 

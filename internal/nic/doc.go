@@ -8,7 +8,8 @@
 // unless it is bounced or held), under that queue's lock. A goroutine holds at most one such lock; meanwhile it
 // does not deliver packets, interrupt drivers, log or wait.
 //
-// Commands set up a control.State and the objects of an rdma.Engine. Device reset (Reset) clears both.
+// The driver's commands, by the control channel or by gve's admin queue, set up a control.State; the control channel
+// also sets up the objects of an rdma.Engine. Device reset (Reset) clears both.
 //
 // # Device models
 //
@@ -46,14 +47,14 @@
 // more than 128 frames ahead of a port that has one, its frames wait until that turn has ended (RxBase.Admit). A
 // polling thread (Pollers) also serves ports in turn, by bytes.
 //
-// A Sender holds a frame for a receiver without buffers in one of its Batch slots. When held frames fill all
-// slots, the Sender may drop the oldest held frames of the receiver that has most, and leave it one slot in
-// eight; the dropped frames count as DropSlowReceiver. It does so only if, in the last second, frames to that
-// receiver have waited for more than 50 ms, it took fewer than 5,000 frames and less than half of the frames
-// sent to it, and frames went to another receiver. If a receiver takes no frame for Patience, the Sender drops
-// its held frames in any case. Patience counts time during which the Sender ran: the Sender looks at the clock
-// once a step, a 16th of Patience, and the time between two looks counts as two steps at most. So time in which
-// the host has suspended the Sender hardly counts.
+// A Sender holds a frame for a receiver without buffers in one of its Batch slots. When held frames fill all slots, the
+// Sender may drop the oldest held frames of the receiver that has most, and leave it one slot in eight; the dropped
+// frames count as DropSlowReceiver. While that receiver has held frames, it may do so again whenever held and new
+// frames fill all slots. It drops them only if, in the last second, frames to that receiver have waited for more than
+// 50 ms, it took fewer than 5,000 frames and less than half of the frames sent to it, and frames went to another
+// receiver. If a receiver takes no frame for Patience, the Sender drops its held frames in any case. Patience counts
+// time during which the Sender ran: the Sender looks at the clock once a step, a 16th of Patience, and the time between
+// two looks counts as two steps at most. So time in which the host has suspended the Sender hardly counts.
 //
 // The number of frames sent to a receiver is the number taken from the ring for it, plus its share of the frames
 // that still wait in the ring, estimated from the mix of recent frames. While held frames fill all slots and the
@@ -73,8 +74,8 @@
 //
 // The queue gets the GSO packet whole: its payload is contiguous in payload buffers, and the queue publishes
 // nothing before the packet is complete. If the queue does not take the packet, the port puts the frames one by
-// one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the wire;
-// Coalesced counts merged frames.
+// one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the wire, the account
+// of flows one packet; Coalesced counts merged frames and packets.
 //
 // Cost: a queue has at most 8 open merges, each of at most 256 frames, 64 KiB and 128 memory segments.
 //

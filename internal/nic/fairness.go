@@ -41,7 +41,7 @@ type receiver struct {
 	sent, taken float64
 	waited      float64 // seconds during which frames to it were held
 	stuck       float64 // part of waited: it had most held frames, and the ring was full
-	stuckSent   float64 // frames sent during stuck
+	stuckSent   float64 // frames sent during the time that stuck counts
 
 	busy     bool
 	sticks   bool      // the time since updated counts as stuck
@@ -59,7 +59,7 @@ type fill struct {
 	rate  float64 // frames a second until the ring was full; 0: it has not been full
 
 	lastly time.Time // about surgeTime ago
-	there  float64   // frames that had come at lastly
+	there  float64   // frames that had come by the time lastly
 }
 
 type receivers struct {

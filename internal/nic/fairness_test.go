@@ -89,7 +89,7 @@ func (s *sim) round() (some bool) {
 }
 
 type behaviour struct {
-	each    int                    // one frame in each goes to the receiver; 0: none
+	each    int                    // every each-th frame goes to the receiver; 0: none
 	sends   int                    // frames a second; 0: the sender fills the ring
 	buffers func(step int) (n int) // buffers posted in a step
 }
@@ -198,7 +198,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 		first behaviour
 		idle  time.Duration
 		then  behaviour
-		from  int // ms of then before the second that is judged
+		from  int // milliseconds of the behaviour then before the second that is judged
 		slow  bool
 	}{
 		{"others had much, then 50 a second", behaviour{sends: 200_000, buffers: all}, 0,

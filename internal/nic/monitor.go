@@ -27,7 +27,7 @@ type Monitor struct {
 	done     chan struct{}
 
 	looked time.Time // when it last looked for stuck writers
-	parked bool      // no writer was inside at looked; the next one wakes the monitor
+	parked bool      // no writer was inside at the time looked; the next one wakes the monitor
 }
 
 // Monitored is a device with a Monitor. The Monitor calls these methods on its goroutine.

@@ -101,8 +101,8 @@ func (t *apt) update(ctx context.Context) error {
 	return aptError("suite "+t.suite, err)
 }
 
-// closure returns the named packages with their dependencies, in the suite's versions. ErrNoPackage: the
-// suite lacks a name.
+// closure returns the named packages with their dependencies, in the suite's versions; what backports lack has the
+// version of the base suite. ErrNoPackage: there is no package of a name.
 func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
@@ -117,7 +117,7 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// has reports whether the suite has a package of this name, and not only a dependency on it.
+// has reports whether there is a package of this name, and not only a dependency on it.
 func (t *apt) has(ctx context.Context, name string) bool {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
 	return err == nil && len(out) > 0
@@ -148,7 +148,7 @@ func parseURIs(text string) ([]Package, error) {
 	return list, nil
 }
 
-// download downloads packages into dir, and calls done with the number of bytes so far. apt verifies the
+// download downloads packages into dir, and calls done with an estimate of the bytes so far. apt verifies the
 // packages.
 func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
 	var total int64

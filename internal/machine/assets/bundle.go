@@ -54,7 +54,7 @@ type Tree struct {
 	Version  string // of the first package
 	Suite    string
 	Packages []Package
-	held     int // by hold; -1: closed
+	held     int // descriptor from hold; -1: closed
 }
 
 // Close allows the tree's removal from the cache.

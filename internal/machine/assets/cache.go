@@ -19,16 +19,17 @@ import (
 
 // The cache (kinds in cachelist.go lists the other directories):
 //
-//	lock           locked (flock) by a process that changes the cache
+//	lock           locked (flock) by a process that fetches, imports or removes trees
 //	resolved.json  the last resolved and unpacked trees
-//	qemu/KEY/      a QEMU with all its libraries; KEY consists of version and a hash of the packages
+//	qemu/KEY/      a QEMU with its libraries; KEY: version and a hash of the packages, and of an import's files
 //	kernel/KEY/    a kernel, the same kernel unpacked (vmlinux), and its modules
 //	images/        see guest-images
 //	gpu-modules/   see gpumodule
 //	kvm.json       whether KVM works here, since this boot
-//	tmp/           incomplete trees; the holder of the lock removes old ones
+//	tmp/           incomplete trees; lockToAdd removes old ones
 //
-// A tree appears by one rename and does not change afterwards, but for vmlinux, so readers need no lock.
+// A tree appears by one rename, and its files' contents do not change afterwards, but for vmlinux, so readers need
+// no lock.
 type cache struct{ dir string }
 
 // CacheDir returns the cache's path, without creating it. The error is a *Missing if there is no path, or if
@@ -51,7 +52,7 @@ func CacheDir(o Options) (string, error) {
 }
 
 // lock creates the cache and locks it. While another process holds the lock, it calls waiting every 100 ms
-// until that returns an error.
+// until that returns an error or ctx ends.
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
@@ -122,8 +123,8 @@ type tree struct {
 	For      []string  `json:"for,omitempty"` // imported, with only the files that these commands need
 }
 
-// load reads resolved.json, without trees that no longer exist; a missing, unreadable or malformed one counts
-// as empty. A tree that others may write (trust.go) is an error. Of bundles' trees, which have many files, it
+// load reads resolved.json, without trees that no longer exist; a missing, forbidden or malformed one counts
+// as empty. A tree that others own or may write (trust.go) is an error. Of bundles' trees, which have many files, it
 // checks only the directory.
 func (c cache) load() (resolved, error) {
 	r := resolved{}

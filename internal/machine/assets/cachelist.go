@@ -179,7 +179,7 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose returns the entries that names select: by name, kind, or a unique beginning of a name.
+// Choose returns the entries that names select: by name, kind, or a unique beginning of a name, also without its kind.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -211,7 +211,7 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 }
 
 // RemoveCached removes the entries that choose selects, and returns the removed ones. Entries in use stay,
-// and the error names them; during a fetch nothing is removed. Links are not followed.
+// and the error names them; during a fetch or an import nothing is removed. Links are not followed.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
@@ -293,8 +293,9 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	return err
 }
 
-// hold prevents a tree's removal by a shared flock on its directory, and sets the directory's time. It
-// returns a descriptor, because the garbage collector would close an os.File.
+// hold prevents a tree's removal by RemoveCached, with a shared flock on its directory if the file system has
+// locks, and for a time by Prune, as it sets the directory's time. It returns a descriptor, because the garbage
+// collector would close an os.File.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}

@@ -61,7 +61,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		// Machines may still run from the previous tree: trees stay for 30 days after their last use (hold).
+		// Machines may still run from the previous tree: trees stay for at least 30 days after their last use (hold).
 		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
@@ -114,8 +114,8 @@ func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
-// choose returns the candidate nearest to the preferred version, or the first if there is none, without failed
-// suites.
+// choose returns the candidate nearest to the preferred version, or the first if no version is preferred. It passes
+// over failed suites.
 func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate

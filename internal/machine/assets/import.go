@@ -231,7 +231,7 @@ func (im *importer) move(name string) error {
 	return os.Rename(filepath.Join(im.work, filepath.FromSlash(name)), to)
 }
 
-// covers reports whether the cache's tree old has the same packages as t, and all its files.
+// covers reports whether the cache's tree old has the same packages as t, and all of t's files.
 func (im *importer) covers(old, t *tree) bool {
 	same := func(a, b Package) bool { return a.Name == b.Name && a.SHA256 == b.SHA256 }
 	if !slices.EqualFunc(old.Packages, t.Packages, same) {

@@ -121,8 +121,8 @@ func (c cache) checkTree(dir string) error {
 	return c.refuse(err)
 }
 
-// CheckCached returns a *Missing if another user could have changed files of the cache in dir, named by their
-// paths below it. A missing file is no error.
+// CheckCached returns a *Missing if a user other than this one and root may write, or owns, files of the cache in
+// dir, named by their paths below it, or the directories above them in the cache. A missing file is no error.
 func CheckCached(dir string, names ...string) error { return cache{dir}.checkFiles(names...) }
 
 // checkPath checks a file, a directory, or a link with its target. A missing file is no error. It removes the

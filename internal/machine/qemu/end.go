@@ -68,7 +68,8 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU: by QMP, then SIGTERM, then SIGKILL; after ErrSilent without QMP and without waiting.
+// end ends QEMU, and waits for its end unless SIGKILL fails: by QMP, SIGTERM and SIGKILL, with grace for each of the
+// first two; after ErrSilent by SIGTERM and at once SIGKILL.
 func (m *Machine) end() {
 	if m.cause == ErrSilent { // QMP may not react
 		m.child.End(0)

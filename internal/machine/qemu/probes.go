@@ -94,8 +94,8 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find returns the valid result for a key, or nil. A failure of the same QEMU with another kernel applies if
-// that kernel is the cache's, which is known to boot, or if two failed.
+// find returns the valid result for a key, or nil. In the same boot of the host, a failure of the same QEMU with
+// another kernel applies if that kernel is the cache's, which is known to boot, or if two failed.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {

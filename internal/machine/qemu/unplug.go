@@ -13,7 +13,7 @@ import (
 // presses the attention button; Linux waits for five seconds, unbinds the driver, and turns the slot off
 // (native PCIe hotplug). QEMU 11.1 aborts at the removal of a vfio-user-pci.
 
-// DevicePrefix begins the names of a Machine's devices.
+// DevicePrefix begins QEMU's names of a Machine's NICs, GPUs and disks.
 const DevicePrefix = "dev-"
 
 // nicDevice and gpuDevice return QEMU's names of devices.

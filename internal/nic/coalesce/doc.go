@@ -20,7 +20,7 @@
 //
 // A Merge refuses some frames that GRO would merge: with FIN or ECE; with TCP bits that are reserved or for
 // accurate ECN; with changing urgent pointers; in tunnels (IP in IP, PPPoE); segments below
-// splitter.MinGSOSize; and a checksum of 0xffff, where a segmenter would write 0.
+// splitter.MinGSOSize; and a checksum of 0xffff that is not CsumGood yet, where a segmenter would write 0.
 //
 // A guest cannot see that identifications are equal, or that CWR is on each frame. If it forwards the packet,
 // segments have new identifications, which mean nothing with DF (RFC 6864, 4.1), and CWR is on the first

@@ -308,8 +308,8 @@ func (s *Shard) unlink(slot uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows to to, in any order. It also returns the sum over flows that have lost their
-// rows.
+// Read appends the shard's rows to the slice to, in any order. It also returns the sum over flows that have lost
+// their rows.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
 	for r.step() {

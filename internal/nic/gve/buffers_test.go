@@ -47,7 +47,7 @@ func TestBufferSizeChanges(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device accepts header buffers of headerLimit bytes, up to the most that a completion can report.
+// The device accepts header buffers from headerLimit bytes up to the most that a completion can report.
 func TestHeaderBufferSizes(t *testing.T) {
 	for _, header := range []uint16{headerLimit, headerLimit + 1, 512, rxMaxHdr} {
 		c := newConfigured(t, 1)

@@ -32,7 +32,7 @@ type Options struct {
 	LinkSpeed                            uint32 // in Mbit/s; 0: 100,000
 	// Express makes the device a PCI Express endpoint with this link; zero: the device is on a root bus.
 	Express pci.Link
-	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
+	// Patience is how long a frame waits for a busy receiver; 0: limits.Patience.
 	Patience time.Duration
 	// Timestamps makes the device offer timestamps of received frames.
 	Timestamps bool

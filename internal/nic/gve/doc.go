@@ -5,8 +5,8 @@
 // tell queues how far their driver has posted. Each started transmit queue has one worker; senders use receive
 // queues under a lock. Interrupts are MSI-X vectors; a queue's vector fires once, until the driver re-arms it.
 //
-// An invalid descriptor, or a ring whose memory the frontend unmaps, stops its queue, and the device asks for a
-// reset; an invalid doorbell of the admin queue, or a slot that cannot be accessed, stops the admin queue until a
+// An invalid transmit descriptor, or a ring whose memory the frontend unmaps, stops its queue, and the device asks for
+// a reset; an invalid doorbell of the admin queue, or a slot that cannot be accessed, stops the admin queue until a
 // reset or a new start. A reset ends all DMA before it returns.
 //
 // The cost of a buffer is bounded: a buffer in more than 5 segments, which is impossible if segments are whole

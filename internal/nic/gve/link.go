@@ -27,5 +27,5 @@ func (d *Device) AskReset() {
 	d.event()
 }
 
-// event makes the driver read the device status.
+// event raises the management vector, if there is one, so that the driver reads the device status.
 func (d *Device) event() { d.vectors.fire(int(d.management.Load())) }

@@ -35,7 +35,7 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when it looks next; never: not before wait wakes it
+	next    atomic.Int64 // when it looks next; never: not before a call of wait
 	closing atomic.Bool
 	done    chan struct{}
 }
@@ -100,7 +100,7 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises due interrupts, and returns when the next one is due.
+// raiseDue raises due interrupts, and returns when the next one is due; never: none.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never

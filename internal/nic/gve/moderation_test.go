@@ -190,7 +190,8 @@ func waitEvent(t *testing.T, e *event) {
 	}
 }
 
-// Several goroutines fire interrupts while the driver arms the vector and changes intervals.
+// A goroutine fires interrupts, and the moderator raises delayed ones, while the driver arms the vector and changes
+// intervals.
 func TestModerationUnderRace(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(0)

@@ -7,7 +7,7 @@ import (
 )
 
 // Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id), and their bits in DQO_RDA's mask (enum
-// gve_sup_feature_mask). A driver uses an option only if both are present.
+// gve_sup_feature_mask). Except DQO_RDA, a driver uses an option only if both are present.
 const (
 	optDQORDA       = 0x4
 	optModifyRing   = 0x6

@@ -17,8 +17,8 @@ type shared struct {
 	failed func(tx bool, id int, err error)
 	// clock returns the time in nanoseconds; nil: no timestamps.
 	clock func() int64
-	// device is called when the driver posts a receive queue's first buffers; running: the first one lies in GPU
-	// memory.
+	// device is called once after each start of a receive queue, when the driver has posted its first buffers. Its
+	// second argument, running, reports whether the first of them lies in GPU memory. nil: not called.
 	device func(queue int, running bool)
 }
 

@@ -141,8 +141,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the memory that locate found, and the checksum fields of c. It completes partial checksums, and
-// verifies checksums of TCP and UDP that are not known to be good.
+// write fills the memory that locate found, and the checksum fields of c. Except for GSO packets, it completes partial
+// checksums, and verifies unknown ones of TCP and UDP unless bytes follow the IP packet.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]

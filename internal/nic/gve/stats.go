@@ -131,6 +131,6 @@ func (s *statsReport) put() {
 		}
 	}
 	s.was = now
-	// An error means that the driver has removed the memory.
+	// An error means that the memory is gone.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

@@ -35,7 +35,7 @@ type txBuf struct {
 	len  uint16
 }
 
-// A guest can cause these errors with each packet, so they are allocated only once.
+// A guest can cause these errors often, so they are allocated only once.
 var (
 	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 

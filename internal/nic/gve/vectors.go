@@ -25,7 +25,7 @@ type vector struct {
 	always  bool         // under mu: never masked (management)
 	due     bool         // under mu: an interrupt is latched
 
-	// Moderation, under mu; times by now.
+	// Moderation, under mu; times of the clock now.
 	now      func() int64
 	wait     func(until int64) // notifies the moderator; nil: no delays
 	interval int64             // least time between two interrupts; 0: none
@@ -83,7 +83,8 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls to, which changes the vector's state. If an interrupt is due then, change raises or delays it.
+// change calls the function to, which changes the vector's state. If an interrupt is latched then and the
+// vector can raise it, change raises, delays or (LoseInterrupt) drops it.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()

@@ -76,7 +76,7 @@ type Options struct {
 	Hold     time.Duration // nic.Config.Hold
 	Clock    func() int64  // nic.Config.Clock
 	Sabotage *nic.Sabotage // nil: none
-	Wait     time.Duration // how long a guest waits for its NIC; 0: no limit
+	Wait     time.Duration // how long a guest waits for its NIC; 0: the model's default
 }
 
 // Traits are the differences between device models.

@@ -121,7 +121,7 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites to search, best first; from is the kernel's own, or "".
+// suites returns the suites to search, best first; from is the best, "": unknown.
 func suites(from string) (list []string) {
 	for _, s := range slices.Concat([]string{from}, assets.Suites(),
 		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {

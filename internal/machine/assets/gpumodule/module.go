@@ -30,7 +30,7 @@ var (
 // format is part of modules' hashes: change it with the build.
 const format = "vnicgpu 1"
 
-// keep is how long an unused module stays in the cache.
+// keep is how long an unused module stays in the cache at least.
 const keep = 60 * 24 * time.Hour
 
 // Options are the inputs of a build.

@@ -39,7 +39,7 @@ type Images struct {
 	Changed string   // "": none
 	Modules string
 	List    string   // the tests' list: lines COLLECTION:FILE
-	Source  string   // as "linux-source-7.2 7.2.12-1", or the user's tree; then the number of changed files
+	Source  string   // as "linux-source-7.2 7.2.12-1", or the user's tree; with Tests also the number of its files
 	Notes   []string // messages for the user
 
 	trees []*assets.Tree

@@ -1,7 +1,7 @@
 // The compiler finds this header before liburing's own, if that lacks zero-copy receive, as in Debian
-// 13's liburing 2.9. This header includes liburing's, and adds the declarations that a test of zero-copy
-// receive needs. The kernel's header and liburing's copy of it have the same include guard, so the
-// kernel's declarations of io_uring are used.
+// 13's liburing 2.9, and the kernel's header has it. This header includes liburing's, and adds the
+// declarations that a test of zero-copy receive needs. The kernel's header and liburing's copy of it
+// have the same include guard, so the kernel's declarations of io_uring are used.
 #include <linux/io_uring.h>
 #include_next <liburing.h>
 

@@ -46,7 +46,7 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 
 // node has opNode's arguments and results.
 type node struct {
-	Base, GPU uint64 // physical addresses of the node's memory
+	Base, GPU uint64 // physical address and size of the node's memory
 	Window    uint64
 
 	Extents  []kernelnic.Extent
