@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// MaxRails is the largest number of rails: NIC i of one guest and NIC i of the other, each with a GPU.
+// MaxRails is the largest number of rails. Rail i is NIC i of one guest and NIC i of the other.
 const MaxRails = 32
 
 func (o *Options) rails() int { return max(1, o.Rails) }
