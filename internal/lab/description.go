@@ -164,7 +164,7 @@ const DefaultStorm = 5000
 
 // Options are the settings of a lab that are not part of its Description.
 type Options struct {
-	// how long Close waits for connections to end by themselves
+	// how long Close waits for connections to end by themselves; limits.GuestEnd: longer on slow machines
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
