@@ -32,7 +32,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 	return d, o.sabotage(&d)
 }
 
-// fromFile returns the lab file's description, which must have two guests with at least Rails NICs.
+// fromFile returns the lab file's description, which must have two guests, each with at least Rails NICs.
 func (o *Options) fromFile() (lab.Description, error) {
 	d := o.Lab.Complete()
 	if len(d.Guests) != 2 {

@@ -34,7 +34,7 @@ type Options struct {
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with Lab for Remodel
 	IOMMU      bool   // IOMMUs translate the NICs' addresses; unused with Lab
 	P2P        bool
 	Audit      bool

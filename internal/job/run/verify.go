@@ -48,8 +48,8 @@ const maxWrong = 8
 
 type sum = [sha256.Size]byte
 
-// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine. Until hurry
-// is closed it uses idle processors only; nil: all processors.
+// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine, at low priority
+// until hurry is closed (gpumem.Engine.DigestIdle); nil: at normal priority.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
 	extents, err := e.Extents(off, n)
 	if err != nil {
