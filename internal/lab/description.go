@@ -207,7 +207,7 @@ func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check returns an error if the description has a fault.
+// Check returns an error if the description is invalid.
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {
