@@ -163,7 +163,7 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted names the features that the last peer of Serve was offered, if it accepted none
+// Unaccepted names the features that the last peer was offered, if it accepted none
 // (vhostuser.Backend.Unaccepted); else "".
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
