@@ -69,9 +69,9 @@ func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err er
 	return err
 }
 
-// verify compares each byte of the destination with the seed's, and its digest with the source's. If the
-// receiver is on another host, it compares the source, which must be unchanged. This process compares the
-// bytes, without the guests.
+// verify compares each byte of the destination with the seed's, and its digest with the source's (DigestPieces)
+// or the seed's. If the receiver is on another host, it compares the source, which must be unchanged. This
+// process compares the bytes, without the guests.
 func (t *round) verify(ctx context.Context, r *Run) error {
 	e, off, what := t.s.ends[1], t.recv.Off, "destination"
 	if e.away() {
