@@ -98,7 +98,7 @@ type NIC struct {
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
 	Slot Slot // only with sockets; zero: on the root complex, for a NIC that may address no GPU
-	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC of a guest with sockets can have
+	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC below a socket or switch can have
 	// it.
 	Hotplug bool
 	// Timestamps offers receive timestamps to the driver. Only a GVE NIC can have it.
@@ -130,7 +130,7 @@ type GPU struct {
 	Name   string // "": Complete names it after the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
-	// Hotplug makes the GPU removable; a NUMA node cannot have it.
+	// Hotplug makes the GPU removable. It must be below a socket or switch, and no NUMA node.
 	Hotplug bool
 }
 
