@@ -70,8 +70,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. With each message of
-// another version of the protocol it also returns a version.Error.
+// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. If the first message is
+// of another version of the protocol, Next returns a version.Error with each message.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {

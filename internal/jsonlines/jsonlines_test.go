@@ -56,7 +56,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// never fails the test when it is read.
+// never is a reader that fails the test when somebody reads it.
 type never struct{ t *testing.T }
 
 func (n never) Read([]byte) (int, error) {

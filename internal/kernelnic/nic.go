@@ -40,7 +40,8 @@ type Options struct {
 	GPU        *int         // the GPU, by the NIC's number; nil = the first that the guest sees
 	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
 	Log        *slog.Logger
-	// Lossless raises TCP's least retransmission timeout, for links that never lose packets.
+	// Lossless raises TCP's least retransmission timeout and disables tail loss probes, for links that never lose
+	// packets.
 	Lossless bool
 	// Guard starts a process that unregisters this process's buffers from the NIC if this process
 	// is killed.

@@ -191,8 +191,7 @@ func (w *Window) use(more int) {
 // Extents returns where in the GPU's memory the window lies.
 func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }
 
-// pieces returns the contiguous pieces of [off, off+size) of the window, as offsets in the GPU's
-// memory.
+// pieces returns the pieces of [off, off+size) of the window that are contiguous in the GPU's memory.
 func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	if off > w.Size() || size > w.Size()-off {
 		return nil, fmt.Errorf("[%#x, +%#x) ends past the %#x bytes (%d MiB) that there are: %w", off, size, w.Size(),

@@ -98,7 +98,7 @@ type NIC struct {
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
 	Slot Slot // only with sockets; zero: on the root complex, for a NIC that may address no GPU
-	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC of a guest with sockets can have
+	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC below a socket or switch can have
 	// it.
 	Hotplug bool
 	// Timestamps offers receive timestamps to the driver. Only a GVE NIC can have it.
@@ -130,7 +130,7 @@ type GPU struct {
 	Name   string // "": Complete names it after the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
-	// Hotplug makes the GPU removable; a NUMA node cannot have it.
+	// Hotplug makes the GPU removable. It must be below a socket or switch, and no NUMA node.
 	Hotplug bool
 }
 
@@ -164,7 +164,7 @@ const DefaultStorm = 5000
 
 // Options are the settings of a lab that are not part of its Description.
 type Options struct {
-	// how long Close waits for connections to end by themselves
+	// how long Close waits for connections to end by themselves; limits.GuestEnd: longer on slow machines
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
@@ -207,7 +207,7 @@ func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check returns an error if the description has a fault.
+// Check returns an error if the description is invalid.
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {

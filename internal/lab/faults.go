@@ -177,7 +177,7 @@ func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	return do, nil
 }
 
-// Set stores a value in an impairment; if the fault is none, Set only checks the value.
+// Set stores a value in an impairment; if the fault is not an impairment, Set only checks the value.
 func (f *Fault) Set(im *wire.Impairment, value string) error {
 	_, err := f.set(im, value)
 	return err
@@ -387,7 +387,7 @@ func (l *Lab) SetScale(scale float64) error {
 	return errors.Join(errs...)
 }
 
-// Event is a change and its time, from the start of the run, at scale 1.
+// Event is a change and its time, from the call of Play, at scale 1.
 type Event struct {
 	At time.Duration
 	Change

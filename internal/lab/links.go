@@ -93,7 +93,8 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described reports whether the machine's tree is not Bare, or a link or memory of the machine has a rate.
+// Described reports whether the machine's tree is not Bare, or it has an interconnect, or a link or memory of it has a
+// rate.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
 // Clock returns the clock with the lab's scale.
@@ -243,7 +244,7 @@ func (l *Lab) route(loads []Load) *shape.Route {
 	return shape.NewRoute(l.clock, shares)
 }
 
-// shaped reports whether a link or memory of the guest has a rate.
+// shaped reports whether the guest has an interconnect, or a link or memory of it has a rate.
 func (g *Guest) shaped() bool {
 	return len(g.Interconnects) > 0 || slices.ContainsFunc(g.Sockets, func(s Socket) bool { return s.DRAM > 0 }) ||
 		slices.ContainsFunc(g.Switches, func(s Switch) bool { return s.Link.Known() }) ||
@@ -251,7 +252,7 @@ func (g *Guest) shaped() bool {
 		slices.ContainsFunc(g.GPUs, func(m GPU) bool { return m.Slot.Link.Known() })
 }
 
-// shape returns the routes of the port's packets and of GPUs' copies; nil: nothing of the guest has a rate.
+// shape returns the routes of the port's packets and of GPUs' copies; nil: the guest is not shaped.
 func (p *Port) shape() *nic.Shape {
 	if !p.machine.desc.shaped() {
 		return nil

@@ -26,7 +26,7 @@ type Port struct {
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // that the guest should configure
 	NICOptions                // with the defaults
-	QueuePairs   int          // that the guest uses at first
+	QueuePairs   int          // of the device; gve's driver may use up to twice as many
 	GPUs         []*GPUMemory // that it may address, the nearest first
 	Place        string       // its name in the machine's tree; "": none
 	Hotplug      bool         // the guest's QEMU can remove it
@@ -163,7 +163,7 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted names the features that the last peer of Serve was offered, if it accepted none
+// Unaccepted names the features that the last peer was offered, if it accepted none
 // (vhostuser.Backend.Unaccepted); else "".
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {

@@ -20,7 +20,7 @@ const (
 	functionLines = 80
 )
 
-// notProduct matches files that may be longer.
+// notProduct matches files that may be longer, as may their functions.
 var notProduct = regexp.MustCompile(`_test\.go$|^test/|^tools/|(^|/)testdata/|^internal/(nic|wire)/`)
 
 // cFunction matches a function in C from its name's line on.

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// HostPorts is the default of --host-ports: all ports of this machine, as behind QEMU's slirp.
+// HostPorts is vnic boot's default of --host-ports: all ports of this machine, as behind QEMU's slirp.
 const HostPorts = "all"
 
 // openPorts notes it if guests reach all ports of this machine because the user has not set --host-ports.

@@ -50,7 +50,7 @@ func TestGoldenEnvironment(t *testing.T) {
 			}
 			g := &guest{runner: &runner{opt: &o, program: &program{}}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf := testkit.Must(json.MarshalIndent(n, "", "  "))(t)
-			// A variable for stretched time limits depends on other tests.
+			// The variable of limits.Slow depends on the machine and on other tests.
 			env := slices.DeleteFunc(g.env(), func(v string) bool { return strings.HasPrefix(v, limits.Env+"=") })
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(env, "\n"), conf)
 		}

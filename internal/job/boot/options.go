@@ -130,7 +130,7 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// kernelModels lists the models that the guest's kernel drives.
+// kernelModels lists the models of NICs that guests' kernels drive.
 func (o *Options) kernelModels() []string {
 	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
 }

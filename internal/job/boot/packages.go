@@ -21,7 +21,7 @@ type packages struct {
 	tests *selftests.Images // with ncdevmem; nil: without
 }
 
-// ncdevmem is the path of that program in the image of the kernel's tests, which is mounted at testsDir.
+// ncdevmem is that program's path in the guest, where the image of the kernel's tests is mounted at testsDir.
 const (
 	testsDir = "/ks"
 	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"

@@ -17,7 +17,7 @@ type streams struct {
 	tty      bool
 	size     guestexec.Size
 	resize   chan guestexec.Size
-	end      func() // called when the program has ended without an error
+	end      func() // called when the program has ended, with any status, and its status is known
 }
 
 // streams returns the streams of each guest's program: one guest alone uses this process's; programs of

@@ -130,8 +130,8 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 	return &Result{File: o.File, Bytes: int64(len(b)), SHA256: hex.EncodeToString(sum[:]), For: o.For}, nil
 }
 
-// userland returns the directory in the cache with u-root's commands, if the export is for boot. A release
-// embeds them; then userland returns nothing.
+// userland returns the directory in the cache with u-root's commands, if the export is for boot: nothing if this
+// program embeds them, as a release does, or there are none.
 func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, error) {
 	if !slices.Contains(o.For, "boot") {
 		return nil, nil

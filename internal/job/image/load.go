@@ -88,7 +88,7 @@ func readText(name string) (string, error) {
 }
 
 // Args returns the arguments of a QEMU that boots the image, by KVM or TCG, with the console on the serial
-// line. They are for several CPUs: with one, qemu.ForMachine would change the command line.
+// line. The kernel's command line is for several CPUs: for one, qemu.ForMachine may make another.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {

@@ -38,7 +38,7 @@ func writeFile(path string, force bool, c content) error {
 	})
 }
 
-// fill writes the content to a file and closes it. Errors of the file name path.
+// fill writes the content to a file and closes it. An error that has the file's name gets path in its place.
 func (c content) fill(f *os.File, path string) error {
 	err := c.write(f)
 	if err == nil {
@@ -158,8 +158,8 @@ func onlyThese(dir string, files map[string]content) error {
 	return nil
 }
 
-// rename renames without replacing, or exchanges (rename(2)). On file systems that support neither, another
-// process can make the target in between.
+// rename renames without replacing, or exchanges (rename(2)). On file systems that cannot, an exchange removes the
+// target, and another process can make it in between.
 func rename(from, to string, flags uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {

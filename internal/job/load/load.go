@@ -106,7 +106,7 @@ func (o *Options) Complete() error {
 }
 
 // parse parses the URL. If its host is this machine, guests may reach the port, unless the user has set
-// --host-ports.
+// --host-ports or there is no gateway.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
 		return nil

@@ -198,8 +198,7 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn writes n bytes from off on to the offered memory by the spare queue pair, and checks what it reads
-// back.
+// goesOn writes n bytes at off of the offered memory by the spare queue pair, reads them back, and checks them.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil

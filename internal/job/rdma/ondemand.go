@@ -82,7 +82,7 @@ type Pages struct {
 	ToGPU   uint64 `json:"to_gpu"`       // pages moved to the GPU
 	ToRAM   uint64 `json:"to_ram"`       // pages moved back by request
 	Touched uint64 `json:"touched"`      // pages moved back otherwise
-	Linux   uint64 `json:"moved_in_ram"` // pages that Linux moved within RAM
+	Linux   uint64 `json:"moved_in_ram"` // pages of any program that Linux moved within RAM
 
 	Invalidations uint64   `json:"invalidations"` // for these Linux waited for the NIC
 	P50           float64  `json:"invalidation_p50_us"`

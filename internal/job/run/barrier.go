@@ -7,10 +7,10 @@ import (
 
 // barrier makes n goroutines wait for each other, any number of times. wait also returns when ctx ends.
 //
-// Both directions of a rail go from stage to stage together, because of a fault of Linux's driver gve: while
-// gve binds or unbinds a receive queue it stops the transmit queues, and starts them without running their
-// queueing disciplines. A packet that waits there is sent only with the next one, and TCP does not retransmit
-// a packet that still waits in its own host.
+// Both directions of a rail begin the stages connect, transfer and verify together, because of a fault of Linux's
+// driver gve: while gve binds or unbinds a receive queue it stops the transmit queues, and starts them without
+// running their queueing disciplines. A packet that waits there is sent only with the next one, and TCP does not
+// retransmit a packet that still waits in its own host.
 type barrier struct {
 	ctx     context.Context
 	n       int

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// MaxRails is the largest number of rails: NIC i of one guest and NIC i of the other, each with a GPU.
+// MaxRails is the largest number of rails. Rail i is NIC i of one guest and NIC i of the other.
 const MaxRails = 32
 
 func (o *Options) rails() int { return max(1, o.Rails) }
@@ -32,7 +32,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 	return d, o.sabotage(&d)
 }
 
-// fromFile returns the lab file's description, which must have two guests with at least Rails NICs.
+// fromFile returns the lab file's description, which must have two guests, each with at least Rails NICs.
 func (o *Options) fromFile() (lab.Description, error) {
 	d := o.Lab.Complete()
 	if len(d.Guests) != 2 {

@@ -317,7 +317,7 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits for the other host at the same step of this round, and exchanges texts with it.
+// step waits for the other host, if there is one, at the same step of this round, and exchanges texts with it.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {

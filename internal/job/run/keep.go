@@ -29,7 +29,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes the counters of the NICs that transfer to the kept file, if there is one.
+// keepCounters writes the transferring NICs' counters to their kept file, if there is one, and closes it.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil

@@ -54,7 +54,7 @@ const (
 	scaleAuto  = "auto"
 )
 
-// shares reports whether the run measures shares: both guests are here, and there is a scale.
+// shares reports whether the run measures shares: both guests are here, and Scale is set or the lab file's is above 1.
 func (o *Options) shares() bool {
 	return o.Half == "" && (o.Scale != "" || o.Lab != nil && o.Lab.Scale > 1)
 }
@@ -137,9 +137,9 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers: each was at least
-// 2*probeLeast times as fast in the probe as the model allows at this scale, and takes at least autoLeast for
-// size bytes. The factor 2 is there because a transfer that waits for links uses more processor time.
+// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers that the model limits: each was
+// at least 2*probeLeast times as fast in the probe as the model allows at this scale, and takes at least autoLeast
+// for size bytes. The factor 2 is there because a transfer that waits for links uses more processor time.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	fits := func(scale float64) bool {
 		for i, rate := range model {
@@ -225,7 +225,7 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince returns the traffic of each edge since before, the most loaded first. Load is the part of an
+// linksSince returns the edges with traffic since before, the most loaded first. Load is the part of an
 // edge's rate that the transfers would use at the highest rates that the wires allow (possible).
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)

@@ -74,7 +74,7 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 // totals are counters of whole ports: bytes of the copy engines, and dropped packets.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 on another host.
+// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 if it is on another host.
 func (s *stream) noBuffer() uint64 {
 	if s.ends[1].away() {
 		return 0

@@ -40,7 +40,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			if err = r.blame(ctx, err); len(rep.Rails) == 0 {
 				return nil, err
 			}
-			return rep, errors.Join(err, r.check(rep)) // the other rails have finished
+			return rep, errors.Join(err, r.check(rep)) // rails have finished this mode or an earlier one
 		}
 	}
 	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {

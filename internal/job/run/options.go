@@ -22,19 +22,19 @@ import (
 type Options struct {
 	session.Common
 	// Impairment is of the link, in each direction; with Lab unused, but Take sets Loss and Reorder as the lab's
-	// worst link has them. Seed also defines the payload.
+	// worst link has them, if that is more. Seed also defines the payload.
 	lab.Impairment
 	lab.NICOptions // for all NICs; with Lab the NICs have the file's
 
 	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's; with Lab for Remodel
 	BindQueues int    // receive queues that the receiver binds to GPU memory
 	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
-	Size       uint64 // bytes to transfer in each mode
+	Size       uint64 // bytes to transfer in each mode, with Rails in each direction of each
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
+	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with Lab for Remodel
 	IOMMU      bool   // IOMMUs translate the NICs' addresses; unused with Lab
 	P2P        bool
 	Audit      bool

@@ -259,7 +259,7 @@ type barRow struct {
 	load, carried []float64 // by mode; -1: unknown
 }
 
-// barRows returns at most mostBars rows, the most loaded first; rows that would look the same are merged.
+// barRows returns at most mostBars rows, the most loaded first; rows that would look nearly the same are merged.
 func (rep *Report) barRows() (rows []*barRow) {
 	all, most := make(map[string]*barRow), 0.
 	for i := range rep.Runs {

@@ -88,8 +88,8 @@ type tree struct {
 	nics, gpus []string
 }
 
-// add makes the stream of one direction of a rail. Each end uses the GPU nearest to its NIC; of several, one
-// that the fewest ends use.
+// add makes the stream of one direction of a rail. Each end uses the nearest GPU that its NIC reaches; of several, one
+// that the fewest ends use so far.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true

@@ -161,8 +161,8 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// digestIdle computes the digest of the source, for guests in this process, while the transfer leaves
-// processors idle.
+// digestIdle starts to compute the digest of the source, for guests in this process, while the transfer leaves
+// processors idle; finish waits for it.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group

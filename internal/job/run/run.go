@@ -12,7 +12,7 @@ import (
 )
 
 // Do makes the lab, transfers in each mode, closes the lab, and returns a report, also with an ErrProof and,
-// if other rails have finished, with an ErrRemoved. If ctx ends before there is a report, Do returns the
+// if a rail has finished a mode, with an ErrRemoved. If ctx ends before there is a report, Do returns the
 // cause; Options.Timeout ends the run with a *limit.Error.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)

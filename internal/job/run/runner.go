@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// runner is a run: a Session, and the transfers between its two guests. A rail is NIC i of one guest and NIC
+// runner is a run: a Session, and the transfers between two guests. A rail is NIC i of one guest and NIC
 // i of the other. Each direction of a rail is a stream, with its own seed, GPU memory, connection and proof.
 // The streams of a mode begin to transfer together.
 type runner struct {
@@ -159,8 +159,8 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame returns the cause of an error. If there is another host, it first waits a moment for that host's
-// reason.
+// blame returns the cause of an error. If there is another host, and no guest here has ended, it first waits a
+// moment for that host's reason.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {

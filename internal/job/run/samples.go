@@ -138,7 +138,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 	}
 }
 
-// end adds the last sample of the round: when it ended, and how many bytes it received.
+// end adds the last sample of the round: when it ended, and how many bytes it moved.
 func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return

@@ -48,8 +48,8 @@ const maxWrong = 8
 
 type sum = [sha256.Size]byte
 
-// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine. Until hurry
-// is closed it uses idle processors only; nil: all processors.
+// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine, at low priority
+// until hurry is closed (gpumem.Engine.DigestIdle); nil: at normal priority.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
 	extents, err := e.Extents(off, n)
 	if err != nil {
@@ -69,9 +69,9 @@ func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err er
 	return err
 }
 
-// verify compares each byte of the destination with the seed's, and its digest with the source's. If the
-// receiver is on another host, it compares the source, which must be unchanged. This process compares the
-// bytes, without the guests.
+// verify compares each byte of the destination with the seed's, and its digest with the source's (DigestPieces)
+// or the seed's. If the receiver is on another host, it compares the source, which must be unchanged. This
+// process compares the bytes, without the guests.
 func (t *round) verify(ctx context.Context, r *Run) error {
 	e, off, what := t.s.ends[1], t.recv.Off, "destination"
 	if e.away() {

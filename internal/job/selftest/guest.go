@@ -31,7 +31,8 @@ import (
 //go:embed setup.sh
 var setupScript string
 
-// irq.py needs three CPUs; the cases rps_* of toeplitz.py, which need two more than there are queues, are skipped.
+// irq.py needs three CPUs; with DefaultQueues the cases rps_* of toeplitz.py, which need two more CPUs than queues, are
+// skipped.
 const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30

@@ -51,7 +51,8 @@ func (l *listener) share(group string) error {
 }
 
 // admits reports whether the peer may use the socket: everybody may if l.note is nil, else those whom l.rule
-// admits, which also looks at the file's present group and mode. It notes a refused user once (access.Told).
+// admits, which also looks at the file's present group and mode. It notes each of the first refused users once
+// (access.Told).
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

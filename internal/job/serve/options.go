@@ -49,7 +49,7 @@ type Options struct {
 	Ready func(*Report) error                    // called when QEMUs may connect
 	Event func(port, format string, args ...any) // about a port, a socket's path, "GPU" or "lab"
 
-	silence, takeover time.Duration // limits.Connected and limits.Takeover; tests set others
+	silence, takeover time.Duration // 0: limits.Connected and limits.Takeover; tests set others
 }
 
 // BrokerConfig returns the broker's configuration for these options.
@@ -240,7 +240,7 @@ func (o *Options) describe() lab.Description {
 	return d
 }
 
-// HostPorts is the default of --host-ports.
+// HostPorts is vnic serve's default of --host-ports.
 const HostPorts = "none"
 
 func (o *Options) gatewayOptions() (gateway.Options, error) {

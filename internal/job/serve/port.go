@@ -73,7 +73,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse notes that a process is refused, once until the port serves the next connection.
+// refuse notes that a process is refused, once (access.Told) until the port serves the next connection.
 func (p *port) refuse(pid int) {
 	p.mu.Lock()
 	first := p.refused.First(uint32(pid))

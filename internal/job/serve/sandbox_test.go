@@ -338,8 +338,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// In mode on the process cannot start programs or dial, nor open files if the kernel has Landlock. In each
-// mode it serves after the attempts.
+// In mode on the process cannot start programs, dial or write files, nor, if the kernel has Landlock, open
+// /etc/passwd. In each mode it serves after the attempts.
 //
 // Invariant: sandbox: In mode on, the process that maps guests starts and dials nothing, and with
 // Landlock opens only its own /proc and two files of the kernel, for reading.

@@ -31,7 +31,7 @@ func Do(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // ctx ended while o.open waited
+			err = nil // ctx ended while o.open or o.shareGPUs waited for a directory's lock
 		}
 	}()
 	if err != nil {

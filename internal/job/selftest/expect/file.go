@@ -63,7 +63,7 @@ type Entry struct {
 	Splat string `yaml:"splat,omitempty" json:"splat,omitempty"`
 }
 
-// Expectations is a File with its Suite. Parse has checked both.
+// Expectations is a File with its Suite. Parse and ParseSuite have checked them.
 type Expectations struct {
 	File  *File
 	Suite *Suite

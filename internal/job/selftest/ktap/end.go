@@ -46,7 +46,7 @@ type Summary struct {
 	Dropped     int // lines that were not kept
 }
 
-// End ends the output. It emits the end of the case that was running and, if there was no KTAP, of a case for
+// End ends the output. It emits the end of the case that was running or, if there was no KTAP, of a case for
 // the whole program. Call it once, after the last Write.
 func (p *Parser) End(exit Exit) Summary {
 	p.cutter.Flush()

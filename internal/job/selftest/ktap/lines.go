@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// lines holds the diagnostics of one case: the first quarter of MaxDiagnostics lines, and the last ones.
+// lines holds the diagnostics of one case: the first keepFirst lines, and the last keepLast of the others.
 type lines struct {
 	first, last []string
 	dropped     int

@@ -12,7 +12,7 @@ const (
 	Skip    Result = "skip"
 	XFail   Result = "xfail"   // it failed as its author expects
 	Timeout Result = "timeout" // it took too long
-	Error   Result = "error"   // it did not run to its end
+	Error   Result = "error"   // it did not run to its end, or reported an error; of Whole also a contradiction
 )
 
 // Results lists the results, the best first.

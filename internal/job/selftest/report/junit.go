@@ -11,7 +11,7 @@ import (
 )
 
 // JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict
-// does not match, or that failed and is not judged. Other cases that do not pass are skipped, with the reason.
+// does not match, or that failed and is Unjudged. Other cases that do not pass are skipped, with the reason.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
