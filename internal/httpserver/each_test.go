@@ -36,7 +36,7 @@ func each(t *testing.T) map[string]struct {
 	o := load.Defaults()
 	o.Size = 1000
 	file := testkit.Must(o.Serve())(t)
-	t.Cleanup(file.Close)
+	t.Cleanup(func() { testkit.OK(t, file.Close()) })
 	return map[string]struct {
 		url   string
 		conns int

@@ -24,7 +24,7 @@ type ModelReport struct {
 	Arch        string     `json:"arch"`                           // "linux/amd64"
 	Go          string     `json:"go"`                             // version of Go that built vnic
 	CacheBytes  uint64     `json:"cache_bytes"`                    // size of the last-level caches; 0: unknown
-	MemoryBytes uint64     `json:"memory_bytes"`                   // size of the memory that copies go through
+	MemoryBytes uint64     `json:"memory_bytes"`                   // least size of the memory that copies go through
 	Runs        int        `json:"runs" jsonschema:"minimum=1"`    // number of runs of each row; the rows' runs alternate
 	RunSeconds  float64    `json:"run_seconds"`                    // least time of a run
 	Rows        []ModelRow `json:"rows"`                           // with one processor without copy-all and nic-all
@@ -38,7 +38,8 @@ type ModelRow struct {
 	Workers  int     `json:"workers" jsonschema:"minimum=1"`
 	Measured Span    `json:"measured"`   // in unit, of all workers together
 	NsPerKiB float64 `json:"ns_per_kib"` // the time that a worker takes for a KiB, by the clock
-	// processors that the workers had; fewer than workers: other programs used some
+	// processors that the workers had; fewer than workers: other programs, or with one processor the
+	// other worker, used some
 	Processors float64     `json:"processors"`
 	Prediction *Prediction `json:"prediction" jsonschema:"nullable"` // null: predictions are made from this row
 }

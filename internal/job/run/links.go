@@ -30,7 +30,7 @@ type Link struct {
 // Share is the part of the rates of its links that a rail got.
 type Share struct {
 	LineRate float64 `json:"line_rate"` // bytes a second of the slower NIC, from the lab file
-	Possible float64 `json:"possible"`  // the payload's part of line_rate, with frames of this size
+	Possible float64 `json:"possible"`  // bytes a second of payload that fit into line_rate
 	// payload by line_rate, 1 is all of it; null: why says the reason
 	OfRate     *float64 `json:"of_rate" jsonschema:"nullable"`
 	OfPossible *float64 `json:"of_possible" jsonschema:"nullable"` // payload by possible

@@ -24,7 +24,7 @@ type Report struct {
 	// the emulation, no performance claim
 	Ratio *float64 `json:"ratio" jsonschema:"nullable"`
 	// models of the guests' NICs: virtio, with our driver and TCP stack, or gve, with the kernel's;
-	// where the guests differ, the sender's, a comma and the receiver's
+	// gve+virtio: a guest has both; where the guests differ, the sender's, a comma and the receiver's
 	NIC string `json:"nic" jsonschema:"pattern=^(virtio|gve|gve[+]virtio)(.(virtio|gve|gve[+]virtio))?$"`
 	// receive queues that are bound to GPU memory in mode devmem
 	BindQueues int     `json:"bind_queues" jsonschema:"minimum=1"`
@@ -59,7 +59,7 @@ type Rail struct {
 	ToGPU   string `json:"to_gpu"`   // the GPU that it receives into
 	// distance between NIC and GPU, the larger of both ends, as nvidia-smi topo names it
 	Path string `json:"path" jsonschema:"enum=PIX,enum=PXB,enum=PHB,enum=NODE,enum=SYS"`
-	P2P  bool   `json:"p2p"` // both NICs reach their GPU's memory without a detour through host memory
+	P2P  bool   `json:"p2p"` // the NICs on this host reach their GPU's memory without a detour
 	// part of the links' rates that the transfer got, if the links have rates
 	Share *Share `json:"share,omitempty"`
 	Run
@@ -86,7 +86,7 @@ type Run struct {
 	// header bytes of the measured connection, both directions, at the sender's NIC, or at the receiver's
 	// if the sender is on another host
 	HeaderBytes uint64 `json:"header_bytes"`
-	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces when p2p is off
+	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces
 	CopyEngineBytes uint64 `json:"copy_engine_bytes"`
 	// payload bytes that passed the sender's NIC more than once
 	RetransmittedBytes uint64 `json:"retransmitted_bytes"`
@@ -109,10 +109,10 @@ type Run struct {
 	Hold  *Hold       `json:"hold,omitempty"` // what the receiver did with --hold-tokens
 	// effect of tokens that the receiver gave back late (nic tokens=TIME)
 	LateTokens *LateTokens `json:"late_tokens,omitempty"`
-	// of a lab: the traffic of each direction of a link and of each memory in this mode, the most
+	// with rails: the traffic of each direction of a link and of each memory in this mode, the most
 	// loaded first
 	Links []Link `json:"links,omitempty"`
-	// of a lab in mode copy: bytes that the guests' processors copy for their stacks, computed from
+	// with rails, in mode copy: bytes that the guests' processors copy for their stacks, computed from
 	// the stacks' code and not measured; they are in no link
 	StackCopies []StackCopies `json:"stack_copies,omitempty"`
 }

@@ -51,8 +51,8 @@ type Guest struct {
 	NICs []NIC `yaml:"nics"`
 	// GPUs of the guest.
 	GPUs []GPU `yaml:"gpus,omitempty"`
-	// Driver of the GPUs: node (GPU memory is a NUMA node and needs no driver), or vnicgpu, with which
-	// the guest's kernel decides which NIC reaches which GPU.
+	// Driver of the GPUs: node (no driver: GPU memory is a NUMA node for a gVNIC, a PCI BAR for a
+	// virtio NIC), or vnicgpu, with which the guest's kernel decides which NIC reaches which GPU.
 	Driver string `yaml:"driver,omitempty" jsonschema:"enum=node,enum=vnicgpu"`
 	// IOMMU makes the guest's kernel translate the addresses that its NICs use. All NICs must then be
 	// gVNICs.
@@ -107,7 +107,7 @@ type NIC struct {
 	// of them.
 	GPUs *[]string `yaml:"gpus,omitempty"`
 	// Hotplug makes the NIC removable while its guest runs, also below a switch: its guest then sees a
-	// link of 2.5 GT/s and one lane there. A NIC that the file's script removes always has it.
+	// link of 2.5 GT/s and one lane there. A virtio NIC of a tree with sockets that the file's script removes has it.
 	Hotplug bool `yaml:"hotplug,omitempty"`
 	// Timestamps makes a gVNIC offer receive timestamps (hwtstamp). Its driver then reads the NIC's
 	// clock four times a second.
@@ -121,7 +121,8 @@ type GPU struct {
 	// Memory is its size, as 64M.
 	Memory Quantity `yaml:"memory,omitempty"`
 	// Hotplug makes the GPU removable while its guest runs, also below a switch: its guest then sees a
-	// link of 2.5 GT/s and one lane there. A GPU that the file's script removes always has it.
+	// link of 2.5 GT/s and one lane there. A GPU of a tree with sockets that the file's script removes has it, unless
+	// it is a NUMA node.
 	Hotplug bool `yaml:"hotplug,omitempty"`
 }
 

@@ -33,7 +33,7 @@ type Judged struct {
 	Case    string      `json:"case"`
 	Verdict Verdict     `json:"verdict"`
 	Result  ktap.Result `json:"result,omitempty"` // "": no result
-	// Class is the expected reason; for a result that does not match, Ours.
+	// Class is the expected reason; none for a new pass; else, for a result that does not match, Ours.
 	Class Class `json:"class,omitempty"`
 	// Expected is the entry that applies to the case; null: there is none.
 	Expected *Entry `json:"expected,omitempty"`
@@ -58,8 +58,8 @@ type Judgement struct {
 	Judged bool `json:"judged"` // false: there are no expectations for this device and kernel, or for its programs
 	// Why says why there is no judgement.
 	Why string `json:"why,omitempty"`
-	// Matches is true if every judged case has the expected result, or passes; an unjudged run has
-	// false.
+	// Matches is true if every judged case has the expected result, or passes, and there is neither an
+	// unexpected complaint nor payload that was not proved; an unjudged run has false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
 	good     bool               // false: the exit status is 1

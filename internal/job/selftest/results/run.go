@@ -49,9 +49,9 @@ type Program struct {
 	// Left has the patches that do not apply to this kernel's tests. If there are any, the program did not run in this
 	// column.
 	Left []string `json:"patches_that_do_not_apply,omitempty"`
-	// Only has the patterns of the cases that the user named; empty: all cases ran.
+	// Only has the patterns of the cases that the user named; empty: all that are not left out ran.
 	Only    []string `json:"only,omitempty"`
-	Planned int      `json:"planned"` // number of planned cases; -1: the program printed no plan
+	Planned int      `json:"planned"` // number of planned cases; -1: there is no plan
 	Cases   []Case   `json:"cases"`
 	NotRun  []string `json:"not_run,omitempty"` // planned cases without a result
 	Splats  []Splat  `json:"splats,omitempty"`  // the kernel's complaints

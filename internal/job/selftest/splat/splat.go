@@ -34,9 +34,9 @@ const (
 // Splat is one complaint.
 type Splat struct {
 	Kind  Kind   `json:"kind"`
-	Title string `json:"title"` // the line that describes the complaint
-	// Function in which the complaint arose: from the line RIP, from the title, or the first function of the trace that
-	// does not itself report; "": the block names none.
+	Title string `json:"title"` // the line that describes the complaint, and the text of a WARN
+	// Function in which the complaint arose: from the line RIP or pc, from the title, or from the trace, without functions
+	// that report, wait, lock or copy; "": the block names no other.
 	Function string   `json:"function,omitempty"`
 	Module   string   `json:"module,omitempty"` // kernel module of Function; "": built in, or unknown
 	Time     string   `json:"time,omitempty"`   // printk's time of the first line: seconds since the machine booted
