@@ -44,9 +44,9 @@ type size struct {
 // another Do runs EBUSY.
 //
 // If a write succeeded and the server has NBD_CMD_FLUSH, Do sends that request after all operations, and returns
-// its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN for a read or a
-// write, Do starts no more operations, waits for those in progress, sends NBD_CMD_DISC without a flush, and
-// returns ESHUTDOWN.
+// its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN, also for the flush, Do
+// starts no more operations, waits for those in progress, sends NBD_CMD_DISC without another flush, and returns
+// ESHUTDOWN; then the Device cannot be used any more.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)
@@ -141,6 +141,14 @@ func (r *run) do() error {
 			return r.abort(err)
 		}
 	}
+	if r.wrote && d.flushes && !r.leaving {
+		r.begin(block.Op{Write: true}, uint32(d.c.Depth))
+		for r.under > 0 {
+			if err := r.wait(); err != nil {
+				return r.abort(err)
+			}
+		}
+	}
 	if r.leaving {
 		err := fmt.Errorf("nbd: %s: the server is being shut down: %w", d.reads.what, syscall.ESHUTDOWN)
 		d.mu.Lock()
@@ -150,15 +158,7 @@ func (r *run) do() error {
 		d.cancel(err)
 		d.mu.Unlock()
 		d.work.Wait()
-		return errors.Join(err, d.leave())
-	}
-	if r.wrote && d.flushes {
-		r.begin(block.Op{Write: true}, uint32(d.c.Depth))
-		for r.under > 0 {
-			if err := r.wait(); err != nil {
-				return r.abort(err)
-			}
-		}
+		return errors.Join(r.flush, err, d.leave())
 	}
 	return r.flush
 }

@@ -507,6 +507,19 @@ func TestShutdown(t *testing.T) {
 	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(ops), nil), syscall.ESHUTDOWN)
 }
 
+func TestShutdownAtTheFlush(t *testing.T) {
+	s := &server{store: make([]byte, 1<<20), flushed: 108}
+	r := newRig(t, s, 1<<20, 1<<20)
+	d := r.open(t)
+	write := []block.Op{{Write: true, Len: 512}}
+	err := d.Do(t.Context(), 1, give(write), func(x block.Done) { testkit.NoError(t, x.Err) })
+	testkit.ErrorIs(t, err, syscall.ESHUTDOWN)
+	testkit.ErrorSays(t, err, "flush after writes: NBD_ESHUTDOWN (108)")
+	testkit.ErrorIs(t, d.Do(t.Context(), 1, give(write), nil), syscall.ESHUTDOWN)
+	testkit.Equal(t, "NBD_CMD_DISC", s.discsIn(t, 2), 2)
+	testkit.Equal(t, "flushes", s.get(func() int { return s.flushes }), 1)
+}
+
 // device counts sends from device memory, and completed ones.
 type device struct {
 	devmem.Device

@@ -69,7 +69,9 @@ func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool)
 	err = r.do(ctx)
 	if !stop() {
 		<-ended
-		err = d.failed()
+		if err == nil {
+			err = d.failed()
+		}
 	}
 	d.mu.Lock()
 	d.cancel = nil
@@ -93,7 +95,9 @@ func (r *run) do(ctx context.Context) error {
 	}
 	for _, s := range r.open {
 		if s.op.Write && r.d.tx != nil { // its memory may be in use until the binding is done
-			err = errors.Join(err, r.d.tx.Close(), r.d.settled(r.d.tx))
+			if e := errors.Join(r.d.tx.Close(), r.d.settled(r.d.tx)); e != nil {
+				err = errors.Join(err, e)
+			}
 			break
 		}
 	}

@@ -2,8 +2,11 @@ package nvmetcp
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -76,6 +79,39 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[0], syscall.ENODEV)
 	testkit.ErrorSays(t, errs[0], "send: ")
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
+}
+
+// busyDevice makes bindings for transmit whose first Close fails.
+type busyDevice struct{ devmem.Device }
+
+type busyBinding struct {
+	devmem.Binding
+	once sync.Once
+}
+
+func (d busyDevice) BindTX(b devmem.Buffer) (devmem.Binding, error) {
+	x, err := d.Device.BindTX(b)
+	return &busyBinding{Binding: x}, err
+}
+
+func (b *busyBinding) Close() (err error) {
+	b.once.Do(func() { err = syscall.EBUSY })
+	return errors.Join(err, b.Binding.Close())
+}
+
+// A failed operation has Do's own error (package block), also if a context has ended Do.
+func TestErrorOfEndedDoIsItsOperations(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	r := newRig(t, script{answer: func(*ioServer, *command) bool { stop(errTest); return true }})
+	r.conf.Device = busyDevice{r.dev}
+	d := r.open(t)
+	n := 0
+	var failed error
+	err := d.Do(ctx, 1, func() (block.Op, bool) { n++; return block.Op{Write: true, Len: 512}, n == 1 },
+		func(x block.Done) { failed = x.Err })
+	testkit.ErrorIs(t, failed, errTest)
+	testkit.ErrorIs(t, failed, syscall.EBUSY)
+	testkit.Equal(t, "Do's error", fmt.Sprint(err), fmt.Sprint(failed))
 }
 
 // Open waits as long as the controller says that it may need (CAP.TO).

@@ -38,6 +38,7 @@ type testDevice struct {
 	queues     []*testQueue
 	backlog    []testFrame
 	split      map[int]bool
+	refuse     int // so many times SetSplit fails
 	generation uint32
 	steer      func(frame []byte) int // -1: drop
 	hold       bool                   // the driver's frames are not sent back, and their chains not returned
@@ -435,6 +436,10 @@ func (d *testDevice) Info() (control.Info, error) {
 func (d *testDevice) SetSplit(s control.Split) error {
 	if int(s.Queue) >= d.pairs || s.Queue == 0 {
 		return unix.EINVAL
+	}
+	if d.refuse > 0 {
+		d.refuse--
+		return unix.EBUSY
 	}
 	d.split[int(s.Queue)] = s.On
 	if q := d.queues[2*s.Queue]; !s.On && d.flush && q.vq != nil {

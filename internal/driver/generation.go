@@ -14,7 +14,8 @@ import (
 // by a new generation on the control channel, or by an unsplit frame on a bound queue, and turns the split of
 // the bound queues on again.
 
-// setUpPause is the pause after a set-up, for a device that never splits.
+// setUpPause is the pause after a set-up, for a device that never splits. For a device that always refuses, each
+// set-up in a row that fails doubles the pause, up to 3.2 s.
 const setUpPause = 100 * time.Millisecond
 
 func (n *NIC) onGeneration(old, generation uint32) {
@@ -36,9 +37,10 @@ func (n *NIC) setUpAgain() {
 	n.background.Go(n.setUp)
 }
 
-// setUp asks for the generation and turns the split of bound queues on, until n.lost is not set afterwards.
+// setUp asks for the generation and turns the split of bound queues on, until that succeeds and n.lost is not set
+// afterwards.
 func (n *NIC) setUp() {
-	for {
+	for pause := setUpPause; ; {
 		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
 		err := n.setUpOnce(ctx)
 		cancel()
@@ -46,10 +48,15 @@ func (n *NIC) setUp() {
 			n.log.Warn("setting bound queues up again", "error", err)
 		}
 		select {
-		case <-n.life.Done():
+		case <-n.failed: // by Close, too
 			return
-		case <-time.After(setUpPause):
+		case <-time.After(pause):
 		}
+		if err != nil {
+			pause = min(2*pause, 32*setUpPause)
+			continue
+		}
+		pause = setUpPause
 		n.settingUp.Store(false)
 		if !n.lost.Load() || n.settingUp.Swap(true) {
 			return
@@ -79,6 +86,9 @@ func (n *NIC) setUpOnce(ctx context.Context) error {
 		errs = append(errs, n.setSplit(ctx, q, true))
 	}
 	if err := errors.Join(errs...); err != nil {
+		if lost {
+			n.lost.Store(true)
+		}
 		return err
 	}
 	if lost {

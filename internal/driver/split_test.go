@@ -158,6 +158,20 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	}
 }
 
+func TestSetUpThatFailsIsRepeated(t *testing.T) {
+	generations := make(chan uint32, 10)
+	r := newRig(t, rigOptions{pairs: 2, pages: 400, driver: func(o *FrontendOptions) {
+		o.OnGeneration = func(g uint32) { generations <- g }
+	}})
+	r.bind(t)
+	r.dev.loseState()
+	r.dev.do(func() { r.dev.refuse = 2 })
+	testkit.Must(r.nic.Control().Hello(t.Context()))(t)
+	testkit.Equal(t, "generation", <-generations, 2)
+	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
+	r.dev.do(func() { testkit.Equal(t, "refusals left", r.dev.refuse, 0) })
+}
+
 func TestBindErrors(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 3, pages: 100, driver: func(o *FrontendOptions) { o.HostQueues = 2 }})
 	testkit.OK(t, r.nic.BindQueue(2, 3, r.gpu))

@@ -67,7 +67,7 @@ type Connection struct {
 	Addr    netip.AddrPort `json:"addr"`
 	NQN     string         `json:"nqn"`
 	HostNQN string         `json:"hostnqn"`          // name of the initiator; "" = DefaultHostNQN
-	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces for which Connect waits; nil: 1
+	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces for which Connect waits; none: 1
 	Queues  int            `json:"queues,omitempty"` // I/O queues; 0: one for each CPU
 	// LossSeconds is for how long the kernel tries to reconnect to a lost target; 0: 30
 	LossSeconds int `json:"loss_seconds,omitempty"`
@@ -223,7 +223,7 @@ func (c *Connection) check() error {
 }
 
 func (c *Connection) nsids() []uint32 {
-	if c.NSIDs == nil {
+	if len(c.NSIDs) == 0 { // JSON does not tell an empty list from nil
 		return []uint32{1}
 	}
 	return c.NSIDs

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,15 @@ func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
 		testkit.OK(t, c.check())
 		change(&c)
 		testkit.ErrorIs(t, testkit.Err(Connect(t.Context(), nil, c)), unix.EINVAL, name)
+	}
+}
+
+func TestConnectionWaitsForOneNamespace(t *testing.T) {
+	for _, list := range [][]uint32{nil, {}, {1}} {
+		c := Connection{NSIDs: list}
+		if got := c.nsids(); !slices.Equal(got, []uint32{1}) {
+			t.Errorf("%#v: %v", list, got)
+		}
 	}
 }
 

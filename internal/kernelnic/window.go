@@ -211,7 +211,7 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 
 // page returns the CPU's mapping from offset off to the end of its huge page, or of the window.
 func (w *Window) page(off uint64) []byte {
-	if w.driver != nil {
+	if w.driver != nil || off == w.Size() {
 		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
 	}
 	p := uint64(w.order[off/hugePage])

@@ -125,6 +125,7 @@ func TestWindowIsReadAndWritten(t *testing.T) {
 			t.Errorf("%+v is elsewhere", e)
 		}
 	}
+	testkit.Equal(t, "bytes at the end", len(testkit.Must(w.Bytes(2, w.Size(), 0))(t)), 0)
 	testkit.ErrorIs(t, testkit.Err(w.ReadAt(got, int64(w.Size())-1)), unix.EINVAL)
 	testkit.ErrorIs(t, testkit.Err(w.WriteAt(data, -1)), unix.EINVAL)
 }

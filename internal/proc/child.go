@@ -73,8 +73,13 @@ func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
 // End sends the child SIGTERM, and SIGKILL if that fails or the child has not ended after grace. It waits for the
 // child, unless SIGKILL fails, too. Without SignalBy, SIGKILL goes to the process group that the child leads, if
-// any.
+// any. After Done is closed it does nothing: another process group may have the number by then.
 func (c *Child) End(grace time.Duration) {
+	select {
+	case <-c.done:
+		return
+	default:
+	}
 	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
 	}

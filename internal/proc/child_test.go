@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,4 +105,14 @@ func TestChildIsEnded(t *testing.T) {
 	if _, err := StartChild(exec.Command("/no/such/program")); err == nil {
 		t.Error("no error")
 	}
+}
+
+func TestEndSignalsNobodyAfterTheWait(t *testing.T) {
+	child := testkit.Must(StartChild(exec.Command("true")))(t)
+	<-child.Done()
+	child.SignalBy(func(sig syscall.Signal) error {
+		t.Error("sends", sig)
+		return nil
+	})
+	child.End(0)
 }

@@ -128,8 +128,8 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 }
 
 // share gives each end of a stream a part of its GPU's memory: ends of the same GPU get equal parts. It
-// changes base from the end's number among these to its part's offset (0 if the GPU is a NUMA node, whose
-// pages the guest's kernel chooses), and lowers room to the parts' sizes.
+// changes base from the end's number among these to its part's offset (0 if the guest's kernel drives the NIC: the
+// part is the end's own window), and lowers room to the parts' sizes.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]
@@ -140,7 +140,7 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 		if part < leastRoom {
 			return s.tooSmall(i, model, memory, n)
 		}
-		if e.base *= part; model.Node {
+		if e.base *= part; model.Kernel {
 			e.base = 0
 		}
 		room[i] = min(room[i], part)

@@ -140,6 +140,22 @@ func TestPlanOfANode(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "64 MiB at least")
 }
 
+func TestPartsOfAGPU(t *testing.T) {
+	for _, tt := range []struct {
+		nic, driver string
+		second      uint64 // begin of the second end's part
+	}{
+		{NICVirtio, lab.DriverNode, 64 << 20},
+		{NICGVE, lab.DriverNode, 0},
+		{NICGVE, lab.DriverVNICGPU, 0},
+	} {
+		o := Defaults()
+		o.NIC, o.GPUDriver, o.Rails, o.Bidir, o.GPUMemory = tt.nic, tt.driver, 1, true, 128<<20
+		s := testkit.Must(planned(&o))(t).streams
+		testkit.Equal(t, tt.nic+" with "+tt.driver, [2]uint64{s[0].ends[0].base, s[1].ends[1].base}, [2]uint64{0, tt.second})
+	}
+}
+
 func planOf(t *testing.T, o Options) plan {
 	t.Helper()
 	return testkit.Must(planned(&o))(t).streams[0].plan

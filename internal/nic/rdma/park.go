@@ -39,7 +39,7 @@ type parkedPackets struct {
 	waiting bool   // the first one waits for a page
 	resumed bool   // unpark is carrying out the first one again
 	lost    bool   // later packets have been dropped
-	key     uint32 // key of the region of the newest one
+	key     uint32 // of the region of the newest one; 0: none on demand
 }
 
 type parkedPacket struct {
@@ -74,11 +74,11 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 		q.e.paging.parked.put(mem)
 		return false
 	}
-	p.list = append(p.list, parkedPacket{*h, n, mem})
 	q.countPaged(h, func(c *control.PageCounts) {
 		c.Parked++
 		c.ParkedBytes += uint64(n)
 	})
+	p.list = append(p.list, parkedPacket{*h, n, mem})
 	return true
 }
 
@@ -133,12 +133,15 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged calls f with the counters of a WRITE packet's region, if that is on demand.
+// countPaged calls f with the counters of the region that a packet after the parked ones is for, if that is on
+// demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
-	p := &q.resp.parked
+	p, s := &q.resp.parked, &shapes[h.op]
 	switch {
-	case shapes[h.op].reth:
+	case s.reth:
 		p.key = h.key
+	case s.send && (s.first || len(p.list) == 0):
+		p.key = q.keyOfSend()
 	case len(p.list) == 0:
 		p.key = q.resp.key
 	}
@@ -147,4 +150,24 @@ func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 		f(&r.pages.counts)
 		q.e.paging.mu.Unlock()
 	}
+}
+
+// keyOfSend returns the key of the first region on demand in the receive request that is left after the parked packets;
+// 0: none.
+func (q *qp) keyOfSend() uint32 {
+	taken := 0
+	for i := range q.resp.parked.list {
+		if s := &shapes[q.resp.parked.list[i].h.op]; s.last && s.send || s.imm {
+			taken++
+		}
+	}
+	if taken < q.nRecv {
+		r := &q.recvs[(q.firstRecv+taken)%len(q.recvs)]
+		for _, g := range r.sges[:r.n] {
+			if q.e.isPaged(g.Key) {
+				return g.Key
+			}
+		}
+	}
+	return 0
 }

@@ -50,6 +50,7 @@ type FlowSide struct {
 	Lost     uint64            `json:"dropped_bytes"`
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
+	ruled    time.Time         // last packet of the queue by which the flow had Rule
 
 	// Held is how many tokens of payload in GPU memory the connection has not returned; nil: unknown.
 	Held *int `json:"tokens_held,omitempty"`
@@ -108,7 +109,9 @@ func (s *FlowSide) add(o *FlowSide) {
 			s.Queues = append(s.Queues, q)
 		}
 	}
-	s.Rule = cmp.Or(s.Rule, o.Rule)
+	if o.Rule != 0 && (s.Rule == 0 || o.ruled.After(s.ruled)) {
+		s.Rule, s.ruled = o.Rule, o.ruled
+	}
 }
 
 // moved returns the larger of the received and the sent sum of payload: not every receiver has a NIC of vnic.
@@ -260,7 +263,7 @@ func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	list := &f.TX
 	if !q.Tx {
 		list = &f.RX
-		s.Bound, s.Rule = p.bound, r.Rule
+		s.Bound, s.Rule, s.ruled = p.bound, r.Rule, r.Last
 	}
 	if i := slices.IndexFunc(*list, func(s FlowSide) bool { return s.Port == p.name }); i >= 0 {
 		(*list)[i].add(&s)

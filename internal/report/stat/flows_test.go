@@ -39,6 +39,16 @@ func TestBusiestQueueComesFirst(t *testing.T) {
 	testkit.Equal(t, "packets", f.RX[0].Packets, 15)
 }
 
+func TestRuleThatMatchedLast(t *testing.T) {
+	p := portFlows{name: "guest0"}
+	for queue, r := range []flows.Row{{Rule: 0, Last: time.Unix(9, 0)}, {Rule: 1, Last: time.Unix(2, 0)},
+		{Rule: 2, Last: time.Unix(3, 0)}, {Rule: 3, Last: time.Unix(1, 0)}} {
+		r.Packets = uint64(10 - queue)
+		p.rows = append(p.rows, nic.QueueFlows{Queue: queue, Rows: []flows.Row{r}})
+	}
+	testkit.Equal(t, "rule", account([]portFlows{p}, nil, 0).List[0].RX[0].Rule, 2)
+}
+
 func TestNamesOfFlows(t *testing.T) {
 	four := [16]byte{10, 0, 0, 1}
 	six := [16]byte{0xfd, 15: 1}
