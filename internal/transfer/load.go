@@ -47,7 +47,7 @@ type SourceInfo struct {
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
 	Tensors []loader.Tensor `json:"tensors,omitempty"` // as many as fit into a message
-	Count   int             `json:"count,omitempty"`   // of all
+	Count   int             `json:"count,omitempty"`   // of all tensors
 	Data    uint64          `json:"data,omitempty"`    // where the tensors begin
 }
 
@@ -59,7 +59,7 @@ type LoadArgs struct {
 	Batch   uint64        `json:"batch,omitempty"`
 	Depth   int           `json:"depth,omitempty"` // batches ahead
 	Step    time.Duration `json:"step,omitempty"`  // nanoseconds per batch of the consumer
-	Skip    uint64        `json:"skip,omitempty"`  // before the first record
+	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
 
 	Off uint64 `json:"off,omitempty"`
 	Len uint64 `json:"len,omitempty"`

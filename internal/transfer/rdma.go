@@ -52,7 +52,7 @@ type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of Block bytes.
+// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of at most Block bytes.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`

@@ -29,7 +29,7 @@ type Rank struct {
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`
 	Pool    Area           `json:"pool"`    // for received packets
-	Scratch Area           `json:"scratch"` // for one chunk
+	Scratch Area           `json:"scratch"` // for one chunk per channel
 	Queues  []int          `json:"queues"`  // one per channel; channels divide pool and scratch
 	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next; channel c adds 2c to their ports
 	From    netip.AddrPort `json:"from"`

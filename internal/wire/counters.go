@@ -19,7 +19,7 @@ const (
 	DropBadFrame                // malformed, too short, or a frame whose sender Identity cannot find
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
-	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
+	DropBadCsum                 // a partial checksum that may not be completed, or a wrong one at a gateway
 	DropDelay                   // dropped from a delay line
 	DropDisabled                // the sending or receiving queue is not enabled, or the receiver has no carrier
 	DropUnsplit                 // the receiver accepts the packet only split

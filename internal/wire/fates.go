@@ -42,7 +42,7 @@ type Impairment struct {
 	// and longer if a packet would overtake another one.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops packets that
-	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable packets while it is more than
+	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable TCP packets while it is more than
 	// half full.
 	Rate  float64
 	Limit int
@@ -119,8 +119,8 @@ type chances struct {
 	onlyLoses bool // Loss is the only random fate
 }
 
-// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst and the Drop
-// of old, the link's previous impairment, if they are the same; old may be nil.
+// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst (if Seed is the
+// same, too) and the Drop of old, the link's previous impairment, if they are the same; old may be nil.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {

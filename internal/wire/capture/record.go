@@ -41,8 +41,8 @@ type record struct {
 	lostMore bool
 	held     int
 
-	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its receivers. Only the
-	// first receiver's payload is located.
+	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its first receivers. Only
+	// the first one's payload is located.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
 	nEnds  int
