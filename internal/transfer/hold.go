@@ -12,7 +12,7 @@ import (
 // held are tokens that a receiver keeps, to exhaust a page pool on purpose.
 type held struct {
 	limit uint64        // the most tokens; 0: none
-	wait  time.Duration // without data, until all are returned; 0: never
+	wait  time.Duration // without data, after which all are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu

@@ -24,7 +24,7 @@ type Source struct {
 	Hosts       []HostAddr    `json:"hosts,omitempty"` // with a fixed address
 	Local       netip.Addr    `json:"local"`
 	GPU         int           `json:"gpu"`
-	Data        Area          `json:"data"` // of the file
+	Data        Area          `json:"data"` // for bytes of the file
 	Pool        Area          `json:"pool"` // buffer for received packets
 	Queue       int           `json:"queue"`
 	Connections int           `json:"connections"`
@@ -48,7 +48,7 @@ type SourceInfo struct {
 	ETag    string          `json:"etag,omitempty"`
 	Tensors []loader.Tensor `json:"tensors,omitempty"` // as many as fit into a message
 	Count   int             `json:"count,omitempty"`   // of all tensors
-	Data    uint64          `json:"data,omitempty"`    // where the tensors begin
+	Data    uint64          `json:"data,omitempty"`    // offset in the file where the tensors begin
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.

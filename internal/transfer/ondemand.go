@@ -58,7 +58,7 @@ type ODPStats struct {
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // page requests that the server has taken
 	Late     uint64 `json:"late"`     // part of Requests: the NIC no longer needed the answer
-	Errno    uint16 `json:"errno"`    // the driver's last one
+	Errno    uint16 `json:"errno"`    // the driver's last one for a page
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
 

@@ -38,7 +38,7 @@ type Memory interface {
 }
 
 // Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has returned, the
-// job no longer accesses memory, unless the NIC does not answer.
+// job no longer accesses memory, unless the NIC does not answer or the Client was closed.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }

@@ -20,7 +20,7 @@ const (
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum that may not be completed, or a wrong one at a gateway
-	DropDelay                   // dropped from a delay line
+	DropDelay                   // dropped from a delay line, or a duplicate that met a busy port
 	DropDisabled                // the sending or receiving queue is not enabled, or the receiver has no carrier
 	DropUnsplit                 // the receiver accepts the packet only split
 	DropSlowReceiver            // held for a slow receiver, when held frames fill the sender's slots

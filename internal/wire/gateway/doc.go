@@ -24,7 +24,7 @@
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a server may
 // answer from another port (TFTP). It ends after about 2 minutes of silence (RFC 4787). Errors of the sockets of
-// NAT's flows (IP_RECVERR), and packets without hops left, are reported to the guest by ICMP.
+// NAT's flows (IP_RECVERR), and datagrams without hops left, are reported to the guest by ICMP.
 //
 // Queues, flows, leases and pending questions have limits. A port of the switch may have all connections, flows
 // and questions that are free. When none is free, a port with less than its equal share takes one of the port

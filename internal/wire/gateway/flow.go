@@ -17,7 +17,7 @@ import (
 const (
 	flowIdle    = 2 * time.Minute // RFC 4787, REQ-5; RFC 5508, REQ-2
 	flowSockets = 8               // most sockets that send for a flow
-	flowOpens   = 4               // most flows that open sockets at a time (turns.go)
+	flowOpens   = 4               // most flows of NAT that open sockets at a time (turns.go)
 )
 
 // flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), because TFTP servers answer from
