@@ -17,7 +17,7 @@ type held struct {
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
 	tokens uint64          // under mu: number of tokens in sets
-	most   uint64          // under mu: the largest tokens
+	most   uint64          // under mu: the largest value of tokens
 	stalls uint64          // under mu: how often all tokens were returned
 }
 

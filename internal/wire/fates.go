@@ -196,7 +196,7 @@ type burst struct {
 	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // segments at which the state changed; the link was good at from
+	changes []uint64 // segments at which the state changed; the link was good at segment from
 	first   uint64   // how many earlier changes are no longer in changes
 }
 
@@ -254,7 +254,7 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows is how many connections drops tracks.
+// maxDropFlows is how many connections a drops tracks.
 const maxDropFlows = 4096
 
 type drops struct {

@@ -269,7 +269,7 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram, and hears with a UDP flow's first one.
+// open opens the socket for a datagram, and with the first one of a UDP flow also flow.hears.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
 	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {
