@@ -13,10 +13,10 @@ const (
 	DropUnknownDst              // no port to send it to, or a gateway's filter refused it
 	DropSamePort                // the destination is behind the port that sent it
 	DropControlMAC              // control EtherType or control MAC
-	DropTooBig                  // longer than the receiver accepts
-	DropStopped                 // the port or its queue is stopped, the link is detached, or an uplink cannot send
+	DropTooBig                  // too long for the receiver, for an uplink by which it came, or for the control channel
+	DropStopped                 // the receiver or its link is stopped, or the sender's link or an uplink cannot send
 	DropFault                   // the memory of the packet or of its buffers is not mapped, or its file faulted
-	DropBadFrame                // malformed, too short, or a frame whose sender Identity cannot find
+	DropBadFrame                // malformed, too short, from a sender that Identity cannot find, or refused by an uplink
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
 	DropBadCsum                 // a partial checksum that may not be completed, or a wrong one at a gateway
