@@ -45,8 +45,8 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are the counters of a link. A packet is counted when it is finished, not each time it meets a busy
-// port.
+// Counters are the counters of a link. A packet is counted as sent, received or dropped when it is finished, not each
+// time it meets a busy port. Corrupted and Marked are counted at the receiver's link, at each try.
 type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
 	SentBytes        uint64                 `json:"sent_bytes"`
