@@ -34,7 +34,7 @@ type Rank struct {
 	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next; channel c adds 2c to their ports
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
-	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
+	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective's default
 	Copy    bool           `json:"copy,omitempty"` // see collective.Config.Copy
 }
 

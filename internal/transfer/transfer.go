@@ -110,7 +110,7 @@ type PrepareArgs struct {
 	Hold uint64 `json:"hold,omitempty"`
 	// HoldSeconds is the time without data after which it returns them, and keeps no more; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.
+	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.Here().
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
