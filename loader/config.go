@@ -55,11 +55,11 @@ type Config struct {
 	Header http.Header
 
 	// Timeout is how long connecting to a server may take, and how long the server may send nothing after a
-	// request. 0 means DefaultTimeout.
+	// request. 0 means DefaultTimeout, or more on a slow machine.
 	Timeout time.Duration
 	// Retry is how long a worker of Fetch connects or requests again without receiving a byte of the file, after its
 	// connection broke or the server refused for now (408, 429, most 5xx). Open and ReadHost only repeat requests
-	// that the server refused for now. 0 means DefaultRetry.
+	// that the server refused for now. 0 means DefaultRetry, or more on a slow machine.
 	Retry time.Duration
 
 	now   func() time.Time // tests; nil: package time's

@@ -120,7 +120,7 @@ func (o *Object) checkBuffer(dst devmem.Buffer) error {
 	return nil
 }
 
-// feed checks the pieces of next, and sends them to f.spans, cut into spans.
+// feed checks the pieces that next returns, and sends them to f.spans, cut into spans.
 func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece, bool)) error {
 	for ctx.Err() == nil {
 		p, ok := next(ctx)

@@ -111,8 +111,8 @@ func (o *Object) URL() string { return o.url.String() }
 // Open asks a server for the first byte of a file, follows redirects, and binds the pool (without
 // Config.Copy). Errors: EINVAL (the URL, or the Config), ENOSPC (the pool is too small), ELOOP (too many
 // redirects), EOPNOTSUPP (https, a server that serves no ranges or codes its bodies), ENODATA (an empty file),
-// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, and the errors of Config.Resolve,
-// Device.Dial and Device.BindRX.
+// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, the cause of ctx's end, and the errors of
+// Config.Resolve, Device.Dial and Device.BindRX.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {

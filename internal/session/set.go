@@ -68,7 +68,7 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 	return err
 }
 
-// Set is a Session in which each guest has a driver and a network stack on its first NIC.
+// Set is a Session in which each guest but the Servers has a driver and a network stack on its first NIC.
 type Set struct {
 	*Session
 	Nodes   []*Node // of all guests but the Servers, in their order

@@ -2,7 +2,7 @@
 // registers.
 //
 // The messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
-// a time uses a State. If Available is false, Write panics.
+// a time uses a State. If Available is false, Write panics, and Sums must not be called.
 //
 // The package is not API (README, Stability).
 package sha256x16

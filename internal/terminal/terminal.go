@@ -30,8 +30,8 @@ type Terminal struct {
 	once    sync.Once
 }
 
-// Take takes this process's streams: in, which may be nil, and the terminal if in and err are one. If out is
-// the terminal too, the program gets keys as they are typed, except escapes; otherwise it gets lines. The
+// Take takes this process's streams: in, which may be nil, and the terminal if in and err are terminals. If out is
+// one, too, the program gets keys as they are typed, except escapes; otherwise it gets lines. The
 // terminal echoes nothing until Start if its mode can be set. The caller closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}

@@ -106,7 +106,7 @@ func TestStallIsAnError(t *testing.T) {
 		}
 		testkit.ErrorSays(t, err, "no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes")
 	}
-	for _, g := range []*guest{w.a, w.b} { // it remains until Finish
+	for _, g := range []*guest{w.a, w.b} { // the connection's state remains until Finish
 		if s := State(t.Context(), g.end); !strings.Contains(s, "snd{") {
 			t.Errorf("state %q", s)
 		}

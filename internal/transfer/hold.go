@@ -12,12 +12,12 @@ import (
 // held are tokens that a receiver keeps, to exhaust a page pool on purpose.
 type held struct {
 	limit uint64        // the most tokens; 0: none
-	wait  time.Duration // without data, until all are returned; 0: never
+	wait  time.Duration // without data, after which all are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
 	tokens uint64          // under mu: number of tokens in sets
-	most   uint64          // under mu: the largest tokens
+	most   uint64          // under mu: the largest value of tokens
 	stalls uint64          // under mu: how often all tokens were returned
 }
 

@@ -17,7 +17,7 @@ type late struct {
 
 	mu      sync.Mutex
 	waiting uint64 // under mu: delayed tokens
-	most    uint64 // under mu: the largest waiting of this transfer
+	most    uint64 // under mu: the largest value of waiting in this transfer
 }
 
 const maxLate = 10 * time.Second

@@ -24,7 +24,7 @@ type Source struct {
 	Hosts       []HostAddr    `json:"hosts,omitempty"` // with a fixed address
 	Local       netip.Addr    `json:"local"`
 	GPU         int           `json:"gpu"`
-	Data        Area          `json:"data"` // of the file
+	Data        Area          `json:"data"` // for bytes of the file
 	Pool        Area          `json:"pool"` // buffer for received packets
 	Queue       int           `json:"queue"`
 	Connections int           `json:"connections"`
@@ -47,8 +47,8 @@ type SourceInfo struct {
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
 	Tensors []loader.Tensor `json:"tensors,omitempty"` // as many as fit into a message
-	Count   int             `json:"count,omitempty"`   // of all
-	Data    uint64          `json:"data,omitempty"`    // where the tensors begin
+	Count   int             `json:"count,omitempty"`   // of all tensors
+	Data    uint64          `json:"data,omitempty"`    // offset in the file where the tensors begin
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.
@@ -59,7 +59,7 @@ type LoadArgs struct {
 	Batch   uint64        `json:"batch,omitempty"`
 	Depth   int           `json:"depth,omitempty"` // batches ahead
 	Step    time.Duration `json:"step,omitempty"`  // nanoseconds per batch of the consumer
-	Skip    uint64        `json:"skip,omitempty"`  // before the first record
+	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
 
 	Off uint64 `json:"off,omitempty"`
 	Len uint64 `json:"len,omitempty"`

@@ -61,5 +61,5 @@ func (n *Node) Close() error {
 	if n.more {
 		return err
 	}
-	return n.dev.Close() // also frees what release could not
+	return n.dev.Close() // also frees what Node.release could not
 }

@@ -31,7 +31,7 @@ const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU during transfers.
 type Storm struct {
-	Rate    float64 `json:"rate"` // 0: as fast as possible
+	Rate    float64 `json:"rate"` // pages a second; 0: as fast as possible
 	Seed    uint64  `json:"seed"`
 	Compact bool    `json:"compact,omitempty"` // Linux also moves pages within RAM (/proc/sys/vm/compact_memory)
 }
@@ -39,18 +39,18 @@ type Storm struct {
 // ODPStats are statistics of memory on demand.
 type ODPStats struct {
 	ToGPU   uint64 `json:"to_gpu"`  // pages
-	ToRAM   uint64 `json:"to_ram"`  // pages, on request
+	ToRAM   uint64 `json:"to_ram"`  // pages, at the program's request
 	Touched uint64 `json:"touched"` // pages that the program, or the NIC's request, moved to RAM by touching them
 	Private uint64 `json:"private"` // pages in the GPU now
 
 	Invalidations uint64   `json:"invalidations"` // reported to the NIC
-	Untold        uint64   `json:"untold"`        // of pages that the NIC did not use
+	Untold        uint64   `json:"untold"`        // of pages that the NIC did not have
 	Refused       uint64   `json:"refused"`       // failed: the driver was not allowed to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
 	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
 
-	Left   uint64 `json:"left"`   // pages of the GPU that the driver has freed and filled with a pattern
+	Left   uint64 `json:"left"`   // pages of the GPU that programs have freed, and the driver filled with a pattern
 	Broken uint64 `json:"broken"` // part of Left: written afterwards, by DMA
 
 	Compacted uint64 `json:"compacted"` // pages of any program, within RAM
@@ -58,7 +58,7 @@ type ODPStats struct {
 	Key      uint32 `json:"key"`      // of the memory region
 	Requests uint64 `json:"requests"` // page requests that the server has taken
 	Late     uint64 `json:"late"`     // part of Requests: the NIC no longer needed the answer
-	Errno    uint16 `json:"errno"`    // the driver's last one
+	Errno    uint16 `json:"errno"`    // the driver's last one for a page
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
 
@@ -208,7 +208,7 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm moves pages of the memory on demand, until EndStorm, or in another process until that exits.
+// StartStorm moves pages of the memory on demand, until EndStorm or CloseRDMA, or in another process until that exits.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {

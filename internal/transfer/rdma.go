@@ -33,7 +33,7 @@ type RDMA struct {
 	Remote  netip.AddrPort `json:"remote"` // where the offering end listens
 	QPs     int            `json:"qps"`
 	Depth   int            `json:"depth"`              // work requests in flight per queue pair
-	PathMTU uint16         `json:"path_mtu,omitempty"` // 0: the largest that both NICs support
+	PathMTU uint16         `json:"path_mtu,omitempty"` // at most; 0: the largest that both NICs support
 	Spare   bool           `json:"spare,omitempty"`    // a further queue pair, for RDMAMove.Spare
 	// Owner puts memory of kind MemoryODP into another process. This end then also has as much pinned GPU memory,
 	// behind it.
@@ -52,7 +52,7 @@ type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of Block bytes.
+// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of at most Block bytes.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`

@@ -154,7 +154,7 @@ func TestRDMAEnds(t *testing.T) {
 	testkit.OK(t, w.b.node.CloseRDMA(ctx))
 	testkit.OK(t, testkit.Err(w.b.node.OpenRDMA(ctx, offers)))
 	go func() { waits <- testkit.Err(w.b.node.ConnectRDMA(ctx)) }()
-	testkit.OK(t, w.b.node.CloseRDMA(ctx)) // before it waits, or while it waits
+	testkit.OK(t, w.b.node.CloseRDMA(ctx)) // before ConnectRDMA waits, or while it waits
 	if err := <-waits; err == nil {
 		t.Error("connected with nobody")
 	}

@@ -29,12 +29,12 @@ type Rank struct {
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`
 	Pool    Area           `json:"pool"`    // for received packets
-	Scratch Area           `json:"scratch"` // for one chunk
+	Scratch Area           `json:"scratch"` // for one chunk per channel
 	Queues  []int          `json:"queues"`  // one per channel; channels divide pool and scratch
 	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next; channel c adds 2c to their ports
 	From    netip.AddrPort `json:"from"`
 	Next    netip.AddrPort `json:"next"`
-	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective.DefaultTimeout
+	Timeout time.Duration  `json:"timeout"`        // nanoseconds; 0: collective's default
 	Copy    bool           `json:"copy,omitempty"` // see collective.Config.Copy
 }
 

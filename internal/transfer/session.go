@@ -105,7 +105,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	return nil
 }
 
-// release frees what a session holds, also after an error.
+// release frees what a session holds, and goes on after an error.
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
@@ -145,7 +145,8 @@ func (n *Node) release(ctx context.Context, s *session) error {
 	return errors.Join(errs...)
 }
 
-// unbind closes a binding and waits until its memory is unused: only then may its buffer be freed.
+// unbind closes a binding and waits, at most limits.Unbind, until its memory is unused: only then may its buffer be
+// freed.
 func unbind(ctx context.Context, b devmem.Binding) error {
 	if err := b.Close(); err != nil {
 		return err

@@ -19,8 +19,9 @@ const HugePages = 24
 
 // SetupArgs are the arguments of Remote.Setup.
 type SetupArgs struct {
-	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. If another Node has opened it
-	// with vnic's driver, this is an additional Node, which must be closed before the first.
+	// The NIC: its PCI address or, if Kernel, its interface's name; "": the only one. Without Kernel, if another
+	// Node was set up with the same Interface, this is an additional Node of that NIC: the other arguments have no
+	// effect, and it must be closed before the first.
 	Interface string `json:"interface,omitempty"`
 	// The kernel drives the NIC and provides device memory TCP; else vnic's driver and stack do.
 	Kernel     bool           `json:"kernel,omitempty"`

@@ -34,7 +34,7 @@ type Storage struct {
 	Namespace uint32         `json:"namespace,omitempty"` // of NVMe; 0: 1
 	Local     netip.Addr     `json:"local"`
 	GPU       int            `json:"gpu"`
-	Data      Area           `json:"data"` // of operations
+	Data      Area           `json:"data"` // for the data of operations
 	Pool      Area           `json:"pool"` // for received packets
 	Queue     int            `json:"queue"`
 	Depth     int            `json:"depth"` // operations in progress, at most
@@ -48,8 +48,8 @@ type IO struct {
 	Write  bool    `json:"write,omitempty"`
 	Off    uint64  `json:"off"`   // on the device
 	Len    uint64  `json:"len"`   // in bytes
-	Size   uint64  `json:"size"`  // of an operation
-	Depth  int     `json:"depth"` // of operations
+	Size   uint64  `json:"size"`  // of an operation; the last may be shorter
+	Depth  int     `json:"depth"` // operations in progress, at most
 	Mem    uint64  `json:"mem"`   // where the range begins in Storage.Data
 	Random *uint64 `json:"random,omitempty"`
 }

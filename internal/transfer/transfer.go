@@ -38,7 +38,7 @@ type Memory interface {
 }
 
 // Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has returned, the
-// job no longer accesses memory, unless the NIC does not answer.
+// job no longer accesses memory, unless the NIC does not answer or the Client was closed.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
@@ -110,7 +110,7 @@ type PrepareArgs struct {
 	Hold uint64 `json:"hold,omitempty"`
 	// HoldSeconds is the time without data after which it returns them, and keeps no more; 0: not before the end.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.
+	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.Here().
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 

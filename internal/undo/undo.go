@@ -9,7 +9,7 @@ type Stack []func() error
 // Add adds a step.
 func (s *Stack) Add(step func() error) { *s = append(*s, step) }
 
-// All takes all steps from the stack and runs them, the last one first, also after an error.
+// All takes all steps from the stack and runs them, the last one first; it goes on after an error.
 func (s *Stack) All() error {
 	steps := *s
 	*s = nil

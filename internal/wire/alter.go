@@ -49,7 +49,7 @@ func ecn(p *Packet) (b *byte, shift int) {
 	return &p.Header[h.L3Off+1], shift
 }
 
-// capable reports whether the packet is ECN-capable (RFC 3168, 5).
+// capable reports whether the packet is TCP and ECN-capable (RFC 3168, 5).
 func capable(p *Packet) bool {
 	b, shift := ecn(p)
 	return b != nil && *b>>shift&3 != 0

@@ -33,7 +33,7 @@ func faultReason(err error) DropReason {
 // it is neither TCP nor UDP, or its frame has a trailer. It is no reason to drop.
 const unplaced = NumDropReasons
 
-// reachable reports whether the field of an unplaced checksum lies in what completed copies.
+// reachable reports whether the field of an unplaced checksum lies in the bytes that Worker.completed copies.
 func reachable(p *Packet) bool {
 	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
 	return end <= uint32(len(p.Header))+splitter.MaxHeader

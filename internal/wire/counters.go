@@ -13,14 +13,14 @@ const (
 	DropUnknownDst              // no port to send it to, or a gateway's filter refused it
 	DropSamePort                // the destination is behind the port that sent it
 	DropControlMAC              // control EtherType or control MAC
-	DropTooBig                  // longer than the receiver accepts
-	DropStopped                 // the port or its queue is stopped, the link is detached, or an uplink cannot send
+	DropTooBig                  // too long for the receiver, for an uplink by which it came, or for the control channel
+	DropStopped                 // the receiver or its link is stopped, or the sender's link or an uplink cannot send
 	DropFault                   // the memory of the packet or of its buffers is not mapped, or its file faulted
-	DropBadFrame                // malformed, too short, or a frame whose sender Identity cannot find
+	DropBadFrame                // malformed, too short, from a sender that Identity cannot find, or refused by an uplink
 	DropBadSource               // a multicast source address
 	DropBadGSO                  // a GSO packet that contradicts itself
-	DropBadCsum                 // a partial checksum that would change checked fields, or lies outside the frame
-	DropDelay                   // dropped from a delay line
+	DropBadCsum                 // a partial checksum that may not be completed, or a wrong one at a gateway
+	DropDelay                   // dropped from a delay line, or a duplicate that met a busy port
 	DropDisabled                // the sending or receiving queue is not enabled, or the receiver has no carrier
 	DropUnsplit                 // the receiver accepts the packet only split
 	DropSlowReceiver            // held for a slow receiver, when held frames fill the sender's slots
@@ -45,8 +45,8 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are the counters of a link. A packet is counted when it is finished, not each time it meets a busy
-// port.
+// Counters are the counters of a link. A packet is counted as sent, received or dropped when it is finished, not each
+// time it meets a busy port. Corrupted and Marked are counted at the receiver's link, at each try.
 type Counters struct {
 	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
 	SentBytes        uint64                 `json:"sent_bytes"`

@@ -17,11 +17,11 @@
 // source MAC, the source of IP packets, the sender and a probed address of ARP, and target, source and
 // link-layer options of neighbor discovery. Frames in which a receiver might read more than the wire, such as
 // those with more than two tags, are dropped as DropBadFrame. The check does not cover payload (tunnels,
-// DHCP), and of router advertisements only the sender.
+// DHCP), and of router advertisements only the sender's addresses.
 //
 // A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved ones and its
-// own. Another port may take over an address that is neither reserved nor leased, if it was not used for
-// BindingIdle after another port wanted it. A frame from allowed addresses takes no lock; one from a new
+// own. Another port may take over an address that is neither reserved nor leased, once its binding is idle
+// (BindingIdle, probeIdle). A frame from allowed addresses takes no lock; one from a new
 // address, or a probe, takes a lock of the switch.
 //
 // Frames to group addresses and to unknown addresses go to all other ports, and wait for none. A link may

@@ -42,7 +42,7 @@ type Impairment struct {
 	// and longer if a packet would overtake another one.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops packets that
-	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable packets while it is more than
+	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable TCP packets while it is more than
 	// half full.
 	Rate  float64
 	Limit int
@@ -119,8 +119,8 @@ type chances struct {
 	onlyLoses bool // Loss is the only random fate
 }
 
-// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst and the Drop
-// of old, the link's previous impairment, if they are the same; old may be nil.
+// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst (if Seed is the
+// same, too) and the Drop of old, the link's previous impairment, if they are the same; old may be nil.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -196,7 +196,7 @@ type burst struct {
 	ln   [2]float64 // logarithms of the probabilities to stay good, and to stay bad
 
 	mu      sync.Mutex
-	changes []uint64 // segments at which the state changed; the link was good at from
+	changes []uint64 // segments at which the state changed; the link was good at segment from
 	first   uint64   // how many earlier changes are no longer in changes
 }
 
@@ -254,7 +254,7 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows is how many connections drops tracks.
+// maxDropFlows is how many connections a drops tracks.
 const maxDropFlows = 4096
 
 type drops struct {

@@ -18,7 +18,7 @@ import (
 // 5.4; RFC 5227, 2.1).
 type Identity struct {
 	MAC     MAC           // the port's own MAC; zero: none
-	Learn   bool          // the port's MAC is the source of its first frame since Attach or Link.Forget, instead of MAC
+	Learn   bool          // the port's MAC is the source of its first accepted frame since Attach or Link.Forget, not MAC
 	Also    []MAC         // other MACs that the port may use
 	Any     bool          // the port may use any MAC that no other port uses
 	Router  bool          // the link does not check sources

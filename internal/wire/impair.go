@@ -108,7 +108,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	c := im.now.Load()
 	for i, p := range batch {
 		if r := admit(p); r != DropNone && r != unplaced {
-			continue // forward drops it, and does not count it as a segment
+			continue // Link.forward drops it, and does not count it as a segment
 		}
 		progress := p.Progress.up()
 		if im.lv == levelDown {

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unchecked marks, within forward, a packet that admit lets pass, but whose source addresses are still to be
+// unchecked marks, within Link.forward, a packet that admit lets pass, but whose source addresses are still to be
 // checked.
 const unchecked = NumDropReasons + 1
 

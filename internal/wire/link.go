@@ -23,7 +23,7 @@ type Link struct {
 	port Port
 	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
-	// inside counts workers in the port's Deliver or the link's; drain adds closed to it.
+	// inside counts workers in the port's Deliver or the link's; drain adds the constant closed to it.
 	inside atomic.Int64
 	count  counters
 

@@ -21,5 +21,5 @@ func (s *Switch) Owner(mac MAC) (l *Link, isPortMAC bool) {
 // Router reports whether the link's Identity is a router's.
 func (l *Link) Router() bool { return l.who != nil && l.who.Router }
 
-// Refuse counts a frame that the port has dropped by itself, when there is no Packet of it.
+// Refuse counts a frame that the port has dropped by itself, without a report to the tap.
 func (l *Link) Refuse(r DropReason) { l.count.dropped(r) }

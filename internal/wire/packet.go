@@ -37,7 +37,7 @@ type Packet struct {
 	reason DropReason // flood: drop reason of the last receiver that has not taken it
 	fault  fault      // change for an Impairment
 	mark   uint64
-	origin *Packet // from which this piece was cut
+	origin *Packet // from which this piece was cut or copied
 
 	// Progress is the last field, because most packets have none.
 	Progress Progress

@@ -19,7 +19,7 @@ func (m GSOMask) Has(t splitter.GSOType) bool { return t == splitter.GSONone || 
 // Limits are the packets that a port accepts. The link segments, completes or drops others.
 type Limits struct {
 	GSO      GSOMask // GSO packets that the port accepts whole; none without Csum
-	ECN      bool    // GSO packets with CWR
+	ECN      bool    // GSO packets with CWR or Meta.ECN
 	Csum     bool    // CsumPartial of TCP and UDP, with start and offset from splitter.CsumPlace
 	MaxFrame uint32  // longest frame, or segment of a GSO packet, with link header but without tags; 0: any
 	MaxBytes uint32  // longest GSO packet, headers included; 0: any

@@ -24,12 +24,12 @@ var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?
 // Options configure a capture.
 type Options struct {
 	Payload int // bytes of each packet, 0 to MaxPayload; 0: headers only
-	// Records bounds the packets that wait to be written, rounded up to a power of 2; 0: as many as fit 32 MiB, 256
-	// to 8192.
+	// Records bounds the packets that wait to be written; 0: as many as fit 32 MiB, at most 8192. It is rounded up to a
+	// power of 2, the default too.
 	Records int
 	Comment string // of the whole file
 	// Once writes a frame once if one captured port sends it and others receive it at once: as it was sent, with
-	// its fate at each. Frames that a link delays are still written when they arrive.
+	// its fate at the first maxEnds of them. Frames that a link delays are still written when they arrive.
 	Once bool
 	// Failed is called once, at the first error; nil: see Close.
 	Failed func(err error)

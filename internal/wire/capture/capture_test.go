@@ -270,7 +270,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
-	// The copier refuses it.
+	// The copier refuses a segment outside of its region.
 	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}

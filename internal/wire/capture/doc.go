@@ -3,7 +3,7 @@
 // Each port is two interfaces, NAME-tx and NAME-rx: packets that its guest sent, and packets that came for it.
 // A frame between two captured ports is in the file twice; with Options.Once, unless a link delays it, it is
 // there once, as it was sent. Payload is captured as far as configured, read in place, in GPU memory too. A
-// comment on each packet has the place of its payload, and its fate.
+// comment on each packet has its fate and, if known, the place of its payload.
 //
 // A GSO packet is one frame. Checksums are captured as they pass: a partial one is incomplete.
 //

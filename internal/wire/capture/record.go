@@ -24,7 +24,7 @@ type record struct {
 	data     []byte
 	n        int
 	length   uint32 // of the frame
-	payload  uint32 // of length
+	payload  uint32 // payload bytes, part of length
 	segments uint32
 	mss      uint32
 	verdict  wire.VerdictKind
@@ -37,12 +37,12 @@ type record struct {
 	bounced  bool
 	places   locations
 	lost     [maxLost]run // segments that the link lost
-	losses   int          // in lost
+	losses   int          // used elements of lost
 	lostMore bool
 	held     int
 
-	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its receivers. Only the
-	// first receiver's payload is located.
+	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its first receivers. Only
+	// the first one's payload is located.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
 	nEnds  int
@@ -57,7 +57,7 @@ type end struct {
 	iface   *iface
 	frames  int // dropped ones included
 	dropped int
-	payload uint32 // taken
+	payload uint32 // bytes that were taken
 	reason  wire.DropReason
 	queue   int
 	split   bool

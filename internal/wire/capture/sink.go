@@ -11,7 +11,7 @@ type sink struct {
 	taken   uint64
 	buf     *bufio.Writer
 	waiting []waiting // not written completely, oldest first
-	settled uint64    // taken at the last settle
+	settled uint64    // value of taken at the last call of settle
 }
 
 type waiting struct {

@@ -16,7 +16,7 @@ type iface struct {
 	rx       bool          // as the port's guest sees it
 	seen     atomic.Uint64 // passed frames; with Options.Once a received frame may count only at its sender
 	missed   atomic.Uint64 // part of seen
-	reported uint64        // missed so far in the file; the writer's
+	reported uint64        // how much of missed is in the file; only the writer uses it
 }
 
 type tap struct {

@@ -71,7 +71,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one more buffer than take did; nil: the port's share is used up.
+// more returns one buffer beyond take's, all of it from the port's share; nil: the share lacks room.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()

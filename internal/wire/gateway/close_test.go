@@ -105,6 +105,6 @@ func TestCloseLeavesNoDescriptor(t *testing.T) {
 			before = len(testkit.FDs())
 		}
 	}
-	// The echo server's goroutines close theirs.
+	// The echo server's goroutines close their descriptors later.
 	testkit.Eventually(t, "as many descriptors as before", func() bool { return len(testkit.FDs()) <= before })
 }

@@ -90,7 +90,7 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose client's MAC
-// is not the frame's source.
+// is missing or not the frame's source.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	maxQuestions = 128 // forwarded at a time
+	maxQuestions = 128 // over UDP, forwarded at a time
 	maxDNSConns  = 32
 	dnsIdle      = 10 * time.Second // of a silent connection
 

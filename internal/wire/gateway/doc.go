@@ -5,7 +5,7 @@
 // frames to the wire. At its own addresses it offers:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
-//     a ping of another address goes there by NAT if the host allows that
+//     a ping of another address goes there by NAT if Policy and the host allow that
 //     (net.ipv4.ping_group_range), otherwise it is answered by ICMP's "administratively
 //     prohibited", or without NAT "unreachable";
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for MACs of no Host;
@@ -23,8 +23,8 @@
 // the host.
 //
 // A datagram flow is identified by the guest's address and port and the server's address, so a server may
-// answer from another port (TFTP). It ends after 2 minutes of silence (RFC 4787). Errors of the sockets of
-// NAT's flows (IP_RECVERR), and packets without hops left, are reported to the guest by ICMP.
+// answer from another port (TFTP). It ends after about 2 minutes of silence (RFC 4787). Errors of the sockets of
+// NAT's flows (IP_RECVERR), and datagrams without hops left, are reported to the guest by ICMP.
 //
 // Queues, flows, leases and pending questions have limits. A port of the switch may have all connections, flows
 // and questions that are free. When none is free, a port with less than its equal share takes one of the port

@@ -15,7 +15,7 @@ var embedded = []struct {
 	{netip.MustParsePrefix("::/96"), low},           // IPv4-compatible (2.5.5.1)
 	{netip.MustParsePrefix("::ffff:0:0:0/96"), low}, // IPv4-translated (RFC 2765, 2.1)
 	{netip.MustParsePrefix("64:ff9b::/96"), low},    // NAT64 (RFC 6052, 2.1)
-	// NAT64 with a prefix of the network's own (RFC 8215), of any length in RFC 6052, 2.2
+	// NAT64 with a prefix of the network's own (RFC 8215), of a length from 48 on in RFC 6052, 2.2
 	{ownNAT64, append([]func(*[16]byte) [4]byte{octets(6, 7, 9, 10), octets(7, 9, 10, 11),
 		octets(9, 10, 11, 12)}, low...)},
 	{netip.MustParsePrefix("2002::/16"), []func(*[16]byte) [4]byte{octets(2, 3, 4, 5)}}, // 6to4 (RFC 3056, 2)

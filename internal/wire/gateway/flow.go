@@ -17,7 +17,7 @@ import (
 const (
 	flowIdle    = 2 * time.Minute // RFC 4787, REQ-5; RFC 5508, REQ-2
 	flowSockets = 8               // most sockets that send for a flow
-	flowOpens   = 4               // most flows that open sockets at a time (turns.go)
+	flowOpens   = 4               // most flows of NAT that open sockets at a time (turns.go)
 )
 
 // flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), because TFTP servers answer from
@@ -269,7 +269,7 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram, and hears with a UDP flow's first one.
+// open opens the socket for a datagram, and with the first one of a UDP flow also flow.hears.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
 	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {

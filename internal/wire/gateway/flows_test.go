@@ -231,7 +231,7 @@ func TestDatagramsToTheHost(t *testing.T) {
 	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
-// The test reads no answer: it may take longer than udpIdle.
+// The test reads no answer, which may take longer than udpIdle.
 func TestSilentFlowsEnd(t *testing.T) {
 	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))

@@ -88,7 +88,7 @@ func (f *outerFlow) toGuest(ctx context.Context, port uint16, b []byte) {
 	f.u.g.sendDatagram(ctx, f.back, f.key.port, port, b)
 }
 
-// flow returns the flow of an outside sender, or makes it; nil: it cannot. Only run calls it.
+// flow returns the flow of an outside sender, or makes it; nil: it cannot. Only udpForward.run calls it.
 func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.mu.Lock()
 	f := u.flows[from]
@@ -146,7 +146,7 @@ func (f *outerFlow) close() {
 	f.back.Release()
 }
 
-// answerForward sends a guest's datagram to the sender whose flow has the port to; false: none has it.
+// answerForward sends a guest's datagram to the sender whose flow has the destination port; false: there is none.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false

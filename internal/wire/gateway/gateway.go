@@ -25,7 +25,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which Close aborts endpoints again: a handshake may have made a new one.
+// abortAgain is the interval at which Close and handshake abort endpoints again: a handshake may have made a new one.
 const abortAgain = 5 * time.Millisecond
 
 // Gateway is a running gateway.

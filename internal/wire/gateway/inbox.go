@@ -19,7 +19,7 @@ const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
-	laneBytes   = 128 << 10 // twice the longest frame
+	laneBytes   = 128 << 10 // about twice the longest frame
 	turnBytes   = 64 << 10  // credit of a port in each turn
 	frameCost   = 2 << 10   // least bytes that a frame counts in a turn
 )

@@ -12,8 +12,8 @@ import (
 const (
 	poolSize  = 128              // most addresses for MACs of no Host
 	leaseTime = 2 * time.Hour    // long, because a client may be stopped when it has to renew
-	offerTime = 20 * time.Second // how long offer keeps an address for its client
-	badTime   = 10 * time.Minute // how long decline withholds an address (RFC 2131, 4.3.3)
+	offerTime = 20 * time.Second // how long leases.offer keeps an address for its client
+	badTime   = 10 * time.Minute // how long leases.decline withholds an address (RFC 2131, 4.3.3)
 )
 
 type leases struct {

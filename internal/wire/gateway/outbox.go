@@ -69,7 +69,7 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
-// put adds a packet; false: there is no room.
+// put adds a packet; false: there is no room, or the outbox is closed.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.mu.Lock()
 	taken, lost := false, 1

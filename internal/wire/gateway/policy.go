@@ -103,7 +103,7 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that the gateway may dial. Only check and checkResolver make permits.
+// permit is an address that the gateway may dial. Only Policy.check and Policy.checkResolver make permits.
 type permit struct{ to netip.AddrPort }
 
 type refusal struct {
@@ -190,7 +190,7 @@ type hostAddrs struct {
 	now  func() time.Time
 
 	mu    sync.Mutex
-	until time.Time // under mu: when has reads the addresses again
+	until time.Time // under mu: when hostAddrs.has reads the addresses again
 	known bool
 	addrs map[netip.Addr]bool
 }
@@ -199,7 +199,7 @@ func newHostAddrs(read func() ([]netip.Addr, error)) *hostAddrs {
 	return &hostAddrs{read: read, now: time.Now}
 }
 
-const hostAddrsAge = time.Second // how long has uses the cached addresses
+const hostAddrsAge = time.Second // how long hostAddrs.has uses the cached addresses
 
 // has reports whether an address leads to the host. If that is unknown, it returns true.
 func (h *hostAddrs) has(a netip.Addr) bool {

@@ -50,7 +50,7 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is the most ports of a range for which names counts each port as named.
+// widest is the most ports of a range for which Ports.names counts each port as named.
 const widest = 100
 
 func (p Ports) names(port uint16) bool {

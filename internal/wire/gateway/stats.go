@@ -23,7 +23,7 @@ type Stats struct {
 	Leases     int64            // pool addresses leased, offered or withheld now
 	BadDHCP    uint64           // requests that were invalid, not from their client, or found no free address
 	Queries    uint64           // DNS questions
-	Forwarded  uint64           // part of Queries: sent to the host's resolvers
+	Forwarded  uint64           // part of Queries: for the host's resolvers
 	BadQueries uint64           // part of Queries: invalid, refused, or not answered by a resolver
 }
 

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// datagram forwards a guest's UDP datagram that is not for a service of the gateway.
+// datagram handles a guest's UDP datagram that is not for a service of the gateway.
 func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) {
 		return true

@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is the number of connections in unfinished from which on a new one needs room.
+// maxUnfinished is how many unfinished connections there may be before a new one needs the place of another.
 const maxUnfinished = maxTCP
 
 // unfinished are the guests' ends of connections that the gateway has closed and netstack has not finished.
