@@ -76,7 +76,7 @@ mistake() { # STATUS WORDS ARGUMENTS...
 mistake 2 "nosuch.py: this kernel's tests have no such program" nosuch.py
 mistake 2 "csum:: which case?" csum:
 mistake 2 "csum.py:nosuch: no such case" csum.py:nosuch
-mistake 2 "--nic e1000: gve or virtio" --nic e1000
+mistake 2 "--nic e1000: virtio or gve" --nic e1000
 mistake 2 "--device ne2k: e1000e, virtio-net-pci, vmxnet3" --device ne2k
 mistake 2 "--mtu 12: 576 to 9198" --mtu 12
 mistake 2 "--max-mtu 1400: 1500 (--mtu) to 9198" --max-mtu 1400
