@@ -13,8 +13,8 @@ import (
 //
 // Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for each
 // turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
-// a time, which ends with the waiter's Disarm. A waiter without a port is woken whenever the driver posts
-// buffers.
+// a time, which ends with the waiter's Disarm, its next Arm or WakeAll. A waiter without a port is woken whenever
+// the driver posts buffers.
 //
 // A sender that is awake sends without a turn. But while another port has a turn, a port that is more than
 // mostLead frames ahead of it gets no turn, and Admit refuses its frames unless it has a turn already.

@@ -169,7 +169,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
-	// A UDP frame has no payload worth splitting.
+	// A UDP frame goes to the header buffer as a whole.
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})

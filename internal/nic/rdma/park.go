@@ -39,7 +39,7 @@ type parkedPackets struct {
 	waiting bool   // the first one waits for a page
 	resumed bool   // unpark is carrying out the first one again
 	lost    bool   // later packets have been dropped
-	key     uint32 // key of the region of the newest one
+	key     uint32 // key of the region for countPaged
 }
 
 type parkedPacket struct {
@@ -133,7 +133,7 @@ func (q *qp) dropParked() {
 	p.list, p.waiting, p.lost = p.list[:0], false, false
 }
 
-// countPaged calls f with the counters of a WRITE packet's region, if that is on demand.
+// countPaged calls f with the counters of the region of p.key, which it may set, if that region is on demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p := &q.resp.parked
 	switch {

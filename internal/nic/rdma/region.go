@@ -38,7 +38,7 @@ const (
 	found    outcome = iota
 	refused          // the key does not exist, or does not allow the access
 	faulted          // there is no memory
-	awaited          // a page has been requested
+	awaited          // a page is missing, and the queue pair waits for it
 	notToGet         // a page is unavailable
 	dropped          // the memory of the packet's sender is gone: the packet counts as lost
 )

@@ -81,7 +81,8 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge acknowledges the packets before the expected one. It replaces an ACK that is not sent yet.
+// acknowledge acknowledges the packets before the expected one. It replaces the newest unsent answer, if that is
+// an ACK.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}

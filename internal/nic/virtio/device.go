@@ -36,7 +36,7 @@ type Config struct {
 	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
 	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS.
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.Here().
 	Patience time.Duration
 }
 
