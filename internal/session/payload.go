@@ -44,8 +44,8 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload returns the sum of the payload in all kinds of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done returns true, for a limited time: a NIC's worker counts a packet after it has
-// delivered it.
+// Settle waits until done returns true, for a limited time, or until ctx ends: a NIC's worker counts a packet
+// after it has delivered it.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
