@@ -218,7 +218,7 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused.
+// SetStatus implements vhostuser.Device. Status 0 counts as a pause of the guest.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
