@@ -11,7 +11,7 @@ import (
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the senders that wait
 // for buffers, and the error that stopped the queue. Init comes before other methods.
 //
-// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for each
+// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for up to
 // turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
 // a time, which ends with the waiter's Disarm, its next Arm or WakeAll. A waiter without a port is woken whenever
 // the driver posts buffers.

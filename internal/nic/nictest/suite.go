@@ -298,8 +298,8 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet, checks their checksums and bytes, and passes each to check,
-// with the offset of its payload.
+// Segments receives the segments of a GSO packet, verifies their checksums and bytes, and calls check with each
+// and the offset of its payload.
 func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
 	for off := 0; off < len(f.Payload); n++ {
