@@ -282,7 +282,7 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows limits the flows of a snapshot: a guest can make as many as the NIC has rows.
+// shownFlows limits the flows of a page: a guest can make as many as the NIC has rows.
 const shownFlows = 200
 
 type weighed struct {
