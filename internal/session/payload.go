@@ -175,7 +175,7 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	return f
 }
 
-// Percent formats a share as a percentage: from 0.001 % to 1 % with two significant digits, above with one decimal.
+// Percent formats a share as a percentage: up to two significant digits from 0.001 % to 1 %, one decimal above.
 func Percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:
