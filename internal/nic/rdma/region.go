@@ -125,7 +125,7 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces bounds the segments of a scatter/gather element, or of a page on demand.
+// maxPieces bounds the segments for a packet in one scatter/gather element, or in one page on demand.
 const maxPieces = 32
 
 // places appends the segments of [off, off+n) of a region.

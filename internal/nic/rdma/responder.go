@@ -18,7 +18,7 @@ type responder struct {
 	va              uint64 // WRITE: address of the next byte
 	key             uint32
 	left            uint32
-	off             uint32 // SEND: bytes received
+	off             uint32 // bytes received
 
 	answers []answer // in the order of sending
 	first   int
