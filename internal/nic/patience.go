@@ -15,7 +15,7 @@ const patienceSteps = 16
 // A host may take the processors from all threads for a second, in which a receiver cannot post buffers. So the
 // time between two looks at the clock, which a waiting Sender makes once a Step, counts as at most two Steps.
 type Patience struct {
-	Limit   time.Duration // 0: limits.Patience
+	Limit   time.Duration // 0: limits.Patience.Here()
 	stalled [4]stalled
 
 	looked time.Time
@@ -45,7 +45,7 @@ func (p *Patience) Pass(now time.Time, waited bool) time.Time {
 // clockAt converts real time between two looks.
 func (p *Patience) clockAt(now time.Time) time.Time { return now.Add(-p.lost) }
 
-// stalled is a receiver that took no frame of this Sender within the limit.
+// stalled is a receiver that took no frame of this Sender for the limit, while the Sender held frames for it.
 type stalled struct {
 	receiver wire.Waitable // nil: free
 	until    time.Time     // until then, frames to it do not wait unless it posts buffers
@@ -83,7 +83,7 @@ func (p *Patience) find(receiver wire.Waitable) *stalled {
 }
 
 // penalize starts a penalty for a receiver, unless it has buffers already. During it, frames to the receiver do
-// not wait. A penalty that follows one (s is not nil) is twice as long, but at most limits.LastPenalty.
+// not wait. A penalty that follows one (s is not nil) is twice as long, but at most limits.LastPenalty.Here().
 func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 	if s != nil {
 		s.penalty = min(2*s.penalty, limits.LastPenalty.Here())

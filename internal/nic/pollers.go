@@ -14,7 +14,7 @@ import (
 )
 
 // Pollers are threads that serve the transmit queues of several devices by polling their rings, as DPDK's
-// drivers do. Each queue belongs to one thread. A thread that has found nothing for pollIdle sleeps with kicks
+// drivers do. Each queue belongs to one thread. A thread that has moved no frame for pollIdle sleeps with kicks
 // enabled, unless it is hot.
 //
 // A thread serves ports in turn, however many queues each has, with a batch of the port's next queue that has

@@ -46,7 +46,7 @@ type Config struct {
 	// Hold is how long a merge may wait for more frames after its first batch, at most MaxHold.
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
-	Flows    int          // rows in the account of flows, at most flows.MaxRows; 0: no account
+	Flows    int          // rows in the account of flows, as for flows.New; 0: no account
 	Pollers  *Pollers     // threads that poll the transmit rings (virtio only); nil: a worker for each queue
 	Sabotage *Sabotage    // nil: no deliberate fault
 	Log      *slog.Logger
@@ -98,7 +98,7 @@ type Port struct {
 	transmitters []*Transmitter
 	known        bool // the driver has asked for Info in this generation
 	inUse        []uint16
-	rssSet       bool // a driver has set an RSS table
+	rssSet       bool // a driver has set an RSS table other than the default
 }
 
 var (

@@ -10,7 +10,7 @@ type RxQueue interface {
 	wire.Waitable
 	Lock()
 	Unlock()
-	// Put writes one frame to the queue's buffers, completely or not at all, by m.
+	// Put writes one frame to the queue's buffers, by m. The driver gets it completely or not at all.
 	Put(m *Mover, f *Frame) Result
 	// Flush publishes the frames put since Lock, and reports whether to interrupt the driver.
 	Flush() (call bool)

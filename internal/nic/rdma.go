@@ -37,7 +37,7 @@ type roce struct {
 	byMem  bytesByMem
 }
 
-// begin returns the Engine; the first call makes it, and its Sender. After close there may be none.
+// begin returns the Engine; the first call makes it, and its Sender, but not after close.
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -71,8 +71,8 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA suspends RDMA (on) while the guest is gone, or resumes it. Meanwhile the NIC receives and sends no
-// RDMA packet.
+// SuspendRDMA suspends RDMA (on) while the guest is paused or gone, or resumes it. Meanwhile the NIC receives and
+// sends no RDMA packet.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
 func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool) {

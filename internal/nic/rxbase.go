@@ -11,10 +11,10 @@ import (
 // RxBase is the part of a receive queue that is the same in all device models: its lock, the senders that wait
 // for buffers, and the error that stopped the queue. Init comes before other methods.
 //
-// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for each
+// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for up to
 // turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
-// a time, which ends with the waiter's Disarm. A waiter without a port is woken whenever the driver posts
-// buffers.
+// a time, which ends with the waiter's Disarm, its next Arm or WakeAll. A waiter without a port is woken whenever
+// the driver posts buffers.
 //
 // A sender that is awake sends without a turn. But while another port has a turn, a port that is more than
 // mostLead frames ahead of it gets no turn, and Admit refuses its frames unless it has a turn already.

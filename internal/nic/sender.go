@@ -65,8 +65,8 @@ type Outlet interface {
 type SenderOptions struct {
 	Space    *dma.Space    // address space of ring and frames; nil: this process
 	Batch    int           // most frames in flight, held ones included
-	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	Spin     bool          // the worker locks its thread, and may poll for a moment before it sleeps
+	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience.Here()
+	Spin     bool          // without Pollers the worker locks its thread, and may poll for a moment before it sleeps
 	Drain    bool          // Stop sends the frames in the ring to receivers that take them at once
 	Pollers  *Pollers      // threads that serve the Sender; nil: a goroutine of its own
 }

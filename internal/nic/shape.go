@@ -50,8 +50,8 @@ func use(p *wire.Packet, buffers uint32) shape.Use {
 	return shape.Use{Payload: p.PayloadLen, Header: uint32(len(p.Header)), Buffers: buffers, Wire: p.WireLen()}
 }
 
-// WireBytes returns the bytes on the wire of these packets, which become segments frames with headers of the
-// mean length, without the padding of short frames.
+// WireBytes returns the bytes on the wire of these packets, which become frames, segments in number, with headers
+// of the mean length, without the padding of short frames.
 func WireBytes(payload, header, packets, segments uint64) float64 {
 	if packets == 0 {
 		return 0

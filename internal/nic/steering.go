@@ -216,7 +216,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 
 const defaultTableLen = 128
 
-// defaultRSS is the table that applies until a driver sets RSS: it spreads flows over the receive queues in use.
+// defaultRSS is the table that applies until a driver sets another: it spreads flows over the receive queues in use.
 // But a driver that has asked for Info binds queues, so for it the table has only queue 0, unless QueueSplits is
 // set. The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
@@ -230,7 +230,7 @@ func (p *Port) defaultRSS() []uint16 {
 	return []uint16{0}
 }
 
-// applyDefaultRSS applies the default table unless a driver has set RSS. The caller holds mu.
+// applyDefaultRSS applies the default table unless a driver has set another (rssSet). The caller holds mu.
 func (p *Port) applyDefaultRSS() {
 	table := p.defaultRSS()
 	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {

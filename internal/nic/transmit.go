@@ -117,8 +117,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost copies a packet's payload to slot used of bounce, for a NIC that cannot reach GPU memory in it peer to
-// peer. It returns the next free slot.
+// toHost copies a packet's payload to bounce, to the slot with the number used, for a NIC that cannot reach GPU
+// memory in it peer to peer. It returns the next free slot.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)

@@ -1,8 +1,8 @@
 // Package outfile makes files that a command writes while it runs, such as captures and consoles.
 //
 // Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
-// read. A symbolic link at the end of a name is followed only if our user or root owns it: no other user's link
-// chooses which file is emptied.
+// read. Create follows a symbolic link at the end of a name only if our user or root owns it: no other user's link
+// chooses which file is emptied. NewDraft checks the owner of the first link only.
 package outfile
 
 import (

@@ -1,5 +1,5 @@
-// Package ownports lists the TCP and UDP ports of this machine at which this program, or a QEMU that it runs,
-// listens.
+// Package ownports has a list of TCP and UDP ports of this machine at which this program, or a QEMU that it runs,
+// listens (Add).
 package ownports
 
 import (

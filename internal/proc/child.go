@@ -72,8 +72,8 @@ func (c *Child) Ends(d time.Duration) bool {
 func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 
 // End sends the child SIGTERM, and SIGKILL if that fails or the child has not ended after grace. It waits for the
-// child, unless SIGKILL fails, too. Without SignalBy, SIGKILL goes to the process group that the child leads, if
-// any. After Done is closed it does nothing: another process group may have the number by then.
+// child, unless SIGKILL fails with an error other than ESRCH. Without SignalBy, SIGKILL goes to the process group
+// that the child leads, if any. After Done is closed End does nothing: another process group may have the number.
 func (c *Child) End(grace time.Duration) {
 	select {
 	case <-c.done:

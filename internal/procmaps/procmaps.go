@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit is how many bytes of a process's list Read reads: a process may have any number of mappings.
+// Limit is how many bytes of a process's list Read reads at most: a process may have any number of mappings.
 const Limit = 1 << 20
 
 // Mapping is a mapping of a file.

@@ -47,7 +47,7 @@ type claim struct {
 const transferBit = 1 << 63
 
 // NewCQ makes a completion queue with depth entries, which may exceed Limits.Depth. A work request uses an
-// entry from its post until its completion is polled, or until it succeeds without one.
+// entry from its post until its completion is polled, or until it ends without one.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth <= 0 || uint64(depth) > math.MaxUint32 {
 		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)

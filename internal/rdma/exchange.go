@@ -231,7 +231,7 @@ func swap(conn net.Conn, local, remote any, check func() error) error {
 		err = check()
 	}
 	if err != nil {
-		// The peer may not read our line.
+		// Perhaps the peer does not read our line.
 		_ = conn.SetWriteDeadline(time.Now().Add(limits.LastWords.Here()))
 	}
 	wrote := <-sent

@@ -48,7 +48,8 @@ func (c Columns[T]) Table(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
-// Most is Table for at most most elements of list, with a line about the rest of all elements.
+// Most is Table for the first elements of list, up to most of them. A last line has the number of those left out
+// of all, the number of elements in total.
 func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
 	list = list[:min(len(list), most)]
 	err := c.Table(w, list)

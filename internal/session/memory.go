@@ -57,8 +57,8 @@ func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) 
 	return err
 }
 
-// ViewRegion calls each with the bytes of [off, off+n) of a region, in pieces of at most limit bytes, until
-// each fails or ctx ends.
+// ViewRegion calls a function (each) with the bytes of [off, off+n) of a region, in pieces of at most limit bytes,
+// until it fails or ctx ends.
 func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
 	f := func(b []byte) error {
 		if err := context.Cause(ctx); err != nil {

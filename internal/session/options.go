@@ -74,7 +74,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return c, err
 }
 
-// noPorts is the default of --host-ports: guests reach no ports of this machine.
+// noPorts is the default of --host-ports for a Set: guests reach no ports of this machine.
 const noPorts = "none"
 
 func (o *Options) services() ([]lab.Service, error) {

@@ -44,8 +44,8 @@ func (w *Where) Add(now, before control.DirCounters) {
 // Payload returns the sum of the payload in all kinds of memory.
 func Payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// Settle waits until done returns true, for a limited time: a NIC's worker counts a packet after it has
-// delivered it.
+// Settle waits until done returns true, for a limited time, or until ctx ends: a NIC's worker counts a packet
+// after it has delivered it.
 func Settle(ctx context.Context, done func() bool) {
 	for end := time.Now().Add(limits.Counted.Here()); !done() && time.Now().Before(end) && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond)
@@ -175,7 +175,7 @@ func (m *Moved) Misplaced(mode string, p2p bool, place *Place, hostCame bool) (f
 	return f
 }
 
-// Percent formats a share as a percentage: from 0.001 % to 1 % with two significant digits, above with one decimal.
+// Percent formats a share as a percentage: up to two significant digits from 0.001 % to 1 %, one decimal above.
 func Percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:

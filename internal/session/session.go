@@ -43,8 +43,8 @@ type Common struct {
 
 	Timeout time.Duration // ends the command with a *limit.Error; 0: no limit
 
-	// Confine restricts this process to its sandbox: with guests in QEMU when all QEMUs have started, with InProc
-	// at the end of Setup. From then on Broker does what the sandbox forbids. Both or neither may be nil.
+	// Confine puts this process into its sandbox: with guests in QEMU when all QEMUs have started, with InProc at
+	// the end of Setup. From then on Broker does what the sandbox forbids. Both or neither may be nil.
 	Confine func() error
 	Broker  *broker.Client
 }

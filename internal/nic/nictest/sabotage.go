@@ -21,7 +21,7 @@ const (
 	// sabotageEnv is the environment variable with the fault of the suite's NICs, in a process that runs one case.
 	sabotageEnv = "VNIC_NICTEST_SABOTAGE"
 	caseTimeout = 2 * time.Minute
-	// faultWait is how long a guest in such a process waits for its NIC.
+	// faultWait is how long a guest waits for its NIC if that has a fault.
 	faultWait = 3 * time.Second
 	faultSeed = 2
 )
@@ -38,8 +38,8 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 	return f.NIC(faultSeed)
 }
 
-// SeesSabotage checks that the case named for a fault of package sabotage passes without the fault, and fails
-// with it. It runs test, which must call Run, in separate processes. It is Slow (testkit).
+// SeesSabotage checks for each fault of package sabotage that the model may have that the fault's case passes
+// without it, and fails with it. It runs test, which must call Run, in separate processes. It is Slow (testkit).
 func SeesSabotage(t *testing.T, model, test string) {
 	testkit.Slow(t)
 	self, err := os.Executable()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Stream is a stream of equal frames from one guest to another. Its methods do not allocate.
+// Stream is a stream of equal frames from one guest to another. Add, Show, Done and Take do not allocate.
 type Stream interface {
 	Ports() []*nic.Port
 	Room() int

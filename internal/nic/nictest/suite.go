@@ -169,7 +169,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
-	// A UDP frame has no payload worth splitting.
+	// A UDP frame goes to the header buffer as a whole.
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
@@ -298,8 +298,8 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet, checks their checksums and bytes, and passes each to check,
-// with the offset of its payload.
+// Segments receives the segments of a GSO packet, verifies their checksums and bytes, and calls check with each
+// and the offset of its payload.
 func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
 	for off := 0; off < len(f.Payload); n++ {

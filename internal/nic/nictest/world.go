@@ -35,7 +35,7 @@ const (
 	GPUSize = 4 << 20
 )
 
-// NewMemory makes RAM of size bytes, in a file with behind bytes more.
+// NewMemory makes RAM of size bytes, in a file that is longer by behind bytes.
 func NewMemory(t testing.TB, base uint64, size, behind int) *Memory {
 	t.Helper()
 	m := &Memory{TB: t, Base: base}

@@ -234,7 +234,7 @@ func (g *paging) endAll(gpu uint16, quarantined bool) {
 
 type pagingFaults struct {
 	ackDelay atomic.Int64 // nanoseconds; negative: never
-	keep     atomic.Bool  // acknowledge invalidations, but go on using the pages
+	keep     atomic.Bool  // acknowledge invalidations, but go on using pages in the GPU
 	drop     atomic.Int64 // answers to lose
 }
 

@@ -44,7 +44,7 @@ type shape struct {
 	send, write        bool
 	first, last        bool // of a message
 	reth, aeth, imm    bool
-	whole, some, empty bool // payload: exactly the MTU; 0 or 1 byte up to the MTU; none
+	whole, some, empty bool // payload: exactly the MTU; up to the MTU; none
 }
 
 var shapes = func() (list [allOps]shape) {
@@ -86,7 +86,7 @@ const (
 	maxExt  = bthLen + rethLen + immLen
 )
 
-// Syndromes of an AETH (tables 45, 46): the upper three bits are the kind.
+// Syndromes of an AETH (tables 45, 46): bits 5 and 6 are the kind.
 const (
 	synAck      = 0x1f // unlimited credits
 	synRNR      = 0x20 // plus a timer code

@@ -361,7 +361,7 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// The NIC repeats a page request whose answer is lost, and gives up after limits.Page.
+// The NIC repeats a page request whose answer is lost, and gives up after limits.Page.Here().
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string

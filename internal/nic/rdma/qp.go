@@ -40,7 +40,7 @@ type qp struct {
 	firstRecv int
 	nRecv     int
 
-	lastOwn bool // its last packet was a request
+	lastOwn bool // a request had the last turn (emit) while an answer to a READ was due
 
 	out, in control.RDMACounts
 

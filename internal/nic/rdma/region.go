@@ -38,7 +38,7 @@ const (
 	found    outcome = iota
 	refused          // the key does not exist, or does not allow the access
 	faulted          // there is no memory
-	awaited          // a page has been requested
+	awaited          // a page is missing, and the queue pair waits for it
 	notToGet         // a page is unavailable
 	dropped          // the memory of the packet's sender is gone: the packet counts as lost
 )
@@ -125,7 +125,7 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 	return q.e.places(dst, r, va-r.VA, n, a)
 }
 
-// maxPieces bounds the segments of a scatter/gather element, or of a page on demand.
+// maxPieces bounds the segments for a packet in one scatter/gather element, or in one page on demand.
 const maxPieces = 32
 
 // places appends the segments of [off, off+n) of a region.

@@ -25,7 +25,7 @@ type requester struct {
 	waiting     bool   // the next request waits for a page of its own memory
 	again       bool   // an answer to a READ was dropped: a page is missing
 	rnrUntil    int64  // when to send again after an RNR NAK; 0: no delay
-	answerUntil int64  // timeout of the oldest answer; 0: not set
+	answerUntil int64  // when the oldest missing answer times out; 0: not set
 }
 
 type wqe struct {

@@ -18,7 +18,7 @@ type responder struct {
 	va              uint64 // WRITE: address of the next byte
 	key             uint32
 	left            uint32
-	off             uint32 // SEND: bytes received
+	off             uint32 // bytes received
 
 	answers []answer // in the order of sending
 	first   int
@@ -81,7 +81,8 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge acknowledges the packets before the expected one. It replaces an ACK that is not sent yet.
+// acknowledge acknowledges the packets before the expected one. It replaces the newest unsent answer, if that is
+// an ACK.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}

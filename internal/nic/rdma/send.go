@@ -146,7 +146,7 @@ func (e *Engine) Next(index int, p *wire.Packet) bool {
 	}
 }
 
-// Pending reports whether Next may find a frame.
+// Pending reports whether Next may find a frame, or TellAll has something to send.
 func (e *Engine) Pending() bool {
 	if e.cur != nil {
 		return true

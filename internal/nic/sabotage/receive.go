@@ -93,7 +93,7 @@ func unverified(f *nic.Frame) bool {
 
 func vouch(f *nic.Frame) { f.Meta.Csum = splitter.CsumGood }
 
-// resize changes a frame's length by by bytes, and that of the header buffer if it has the whole frame.
+// resize adds by to a frame's length, and to that of the header buffer if it has the whole frame.
 func resize(f *nic.Frame, by int32) {
 	f.PayloadLen = uint32(int32(f.PayloadLen) + by)
 	if f.Split && f.HeaderLen > uint32(len(f.Header)) {

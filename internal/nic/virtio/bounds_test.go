@@ -322,7 +322,7 @@ func TestSlowWalk(t *testing.T) {
 		}
 		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // fits into 4 chains
 		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 3*5+4)
-		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one chain, and no other is kept
+		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one chain: the segment lists of the others are freed
 		chains, _ = w.Bad.dev.RxLists(0)
 		short(t, "after a short frame", chains[1:]...)
 		w.Bad.base(0)

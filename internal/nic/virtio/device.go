@@ -36,7 +36,7 @@ type Config struct {
 	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
 	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS.
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.
+	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.Here().
 	Patience time.Duration
 }
 
@@ -218,7 +218,7 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. Status 0 means that the guest is paused.
+// SetStatus implements vhostuser.Device. Status 0 counts as a pause of the guest.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)

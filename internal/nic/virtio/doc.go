@@ -5,13 +5,13 @@
 // the control queue (MAC, receive mode, number of queue pairs) itself; other requests of drivers come on the
 // port's control channel.
 //
-// A paused guest (SET_STATUS 0) keeps the state that commands have set up: its queues stop, and RDMA is
-// suspended until a ring starts again. RESET_DEVICE clears that state, and so does a driver whose rings start
-// from scratch.
+// A paused guest (SET_STATUS 0, if RESET_DEVICE was negotiated) keeps the state that commands have set up: its
+// queues stop, and RDMA is suspended until a ring starts again. RESET_DEVICE clears that state, and so does a
+// driver whose rings start from scratch.
 //
-// Each started transmit queue has one worker; senders use receive queues under a lock. One monitor for each
-// device (nic.Monitor) waits for the kicks of receive queues, and logs why queues stopped, at most once a second
-// for each queue.
+// Each started transmit queue has one worker, unless nic.Pollers serve it; senders use receive queues under a
+// lock. One monitor for each device (nic.Monitor) waits for the kicks of receive queues, and logs why queues
+// stopped, at most once a second for each queue.
 //
 // The cost of a driver's ring for others is bounded for each chain (package virtq) and for each frame. A frame
 // takes as many chains as it needs, until these have more than 4096 segments and empty buffers, where a chain counts

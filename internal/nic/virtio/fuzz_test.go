@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// fuzzPatience is short, because waiting frames of a hostile guest test nothing.
+// fuzzPatience (virtio.Config.Patience) is short: frames wait often, and the wait tests nothing.
 const fuzzPatience = time.Millisecond
 
 const (
@@ -29,7 +29,7 @@ const (
 	fuzzSlot = 256
 )
 
-// fuzzGuest is a guest driven by bytes, and its frontend.
+// fuzzGuest is a guest and its frontend, whose actions the bytes of an input select.
 type fuzzGuest struct {
 	*suiteGuest
 	b      []byte
@@ -100,7 +100,7 @@ func (g *fuzzGuest) step() {
 			g.avail[i]++
 		}
 		g.show(i, avail)
-	case 3: // too many chains, or fewer than before
+	case 3: // back, or forward to entries that it has not written
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)

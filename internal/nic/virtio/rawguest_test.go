@@ -91,8 +91,7 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest whose address the switch has learnt. Flows to it that match no rule go to queue
-// 0.
+// newSuiteGuest makes a guest whose address the switch has learnt. It sets the RSS table that the port has.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -102,7 +101,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newStockGuest is newSuiteGuest for a guest that has not set RSS.
+// newStockGuest is newSuiteGuest without a call of SetRSS.
 func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newRawGuest(t, files, sw, i, o)

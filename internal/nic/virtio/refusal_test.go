@@ -103,7 +103,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.unread("not enough", 4000, busy)
 		r.wants("one that fits", 10, taken)
 		r.wants("fewer", 4000, busy)
-		r.unread("fewer", 3800, busy) // 60 have room for 3840 bytes: 66 of headers, 12 of virtio_net_hdr
+		r.unread("fewer", 3800, busy) // 60 have room for 3840 bytes, headers and virtio_net_hdr included
 		r.wants("exactly", 3840-66-12, taken)
 		testkit.Equal(t, "chains used", r.usedIdx(), 62)
 		r.post(10, r.longs)

@@ -18,8 +18,8 @@ type smallRing struct {
 	each uint64
 }
 
-// small replaces receive queue 0's ring by one of size descriptors with buffers of each bytes, and posts n of
-// them.
+// small replaces receive queue 0's ring by one of size descriptors, with equal buffers whose length is each, and
+// posts n of them.
 func (g *suiteGuest) small(size uint16, each, n int) *smallRing {
 	g.Helper()
 	addr, _ := g.Alloc(int(size) * each)

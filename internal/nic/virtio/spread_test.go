@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no commands.
+// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no Hello and sets no RSS.
 func newStockWorld(t testing.TB) (from, to *suiteGuest) {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
@@ -61,7 +61,7 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// With commands of the driver, flows go to queue 0 until it sets RSS.
+// After the driver's Hello, flows go to queue 0 until it sets RSS.
 //
 // Invariant: nic/virtio: For a driver that sets no RSS, flows are spread over all enabled queues
 // that have had buffers, after a reconnect too.

@@ -96,8 +96,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. If the driver has made the chain of a frame in flight invalid, the queue
-// stops.
+// Reload implements nic.TxQueue. With moved it reads the chain again, and stops the queue if the driver has made
+// that invalid.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if s.chain != &s.held { // the next Gather will overwrite peeked
@@ -179,7 +179,7 @@ func (q *txQueue) Call() { q.call.fire() }
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
 // Backlog implements nic.TxQueue. Without indirect descriptors, it assumes that unread frames have as many
-// descriptors as the frames that used the slots last.
+// descriptors, on average, as the frames that used the slots last.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1

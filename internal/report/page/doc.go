@@ -4,8 +4,8 @@
 // A Recorder reads the counters once a second, and up to four times a second while a page is open. It keeps at
 // most 300 samples: when there are more, it drops every second one, and takes samples half as often.
 //
-// A Server sends a page one state a second as server-sent events. A report is below 2 MB: if the samples do not
-// fit, it has fewer of them.
+// A Server sends a page up to one state a second as server-sent events. A report is below 2 MB: if the samples do
+// not fit, it has fewer of them.
 //
 // The content security policy allows the page's own scripts and styles, by their hashes, images in data URLs, and
 // requests to its server. Names from guests and lab files are text, never HTML.

@@ -71,8 +71,8 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses sorts the uses, the largest first, and merges those after the first most ones. to has the new index
-// of each use.
+// orderUses sorts the uses, the largest first, and merges those from index most on. to has the new index of each
+// use.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {

@@ -15,7 +15,7 @@ const (
 // State is the data of a page: the counters of one moment, and their history.
 type State struct {
 	Page      *Page     `json:"page,omitempty"`
-	Recording Recording `json:"recording"`        // live: only the sample of this moment
+	Recording Recording `json:"recording"`        // with a live Page: only the sample of its moment
 	Report    bool      `json:"report,omitempty"` // no newer state follows
 }
 

@@ -38,7 +38,7 @@ func (f *fonts) fit(s style, t string, most float64) string {
 	return string([]rune(t)[:max(n, 1)]) + dots
 }
 
-// clean leaves out characters that are not printable, and all after the first longest ones.
+// clean leaves out U+FFFD and characters that are not printable, and keeps at most longest characters.
 func clean(t string) string {
 	var b strings.Builder
 	n := 0

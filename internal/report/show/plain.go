@@ -30,7 +30,7 @@ func Text(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Report prints v as one JSON object if asJSON is true, else the text that table writes.
+// Report prints v as JSON if asJSON is true, else the text that table writes.
 func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error {
 	if asJSON {
 		return JSON(w, v)
@@ -38,7 +38,7 @@ func Report(w io.Writer, asJSON bool, v any, table func(io.Writer) error) error 
 	return Text(w, table)
 }
 
-// JSON prints v as one JSON object.
+// JSON prints v as JSON.
 func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error { return report.Encoder(w).Encode(v) })
 }

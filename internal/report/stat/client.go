@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// ErrNone means that no vnic with the given process id, or of this user, is running.
+// ErrNone means that no vnic with the given process id, or of this user, is running, or that it does not answer.
 var ErrNone = errors.New("no vnic of this user is running")
 
 // A client sends one of these requests, and the server answers it (package jsonlines).

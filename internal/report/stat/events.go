@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A guest can cause any number of events, but they displace only events of its own port.
+// A guest can cause any number of events: the newest of each port are kept, whatever other ports do.
 const (
 	portEvents  = 256 // of each port
 	shownEvents = 512 // that read returns

@@ -36,7 +36,7 @@ type Flow struct {
 type FlowSide struct {
 	Port     string            `json:"port"`
 	Queues   []int             `json:"queues"`          // busiest first
-	Rule     uint32            `json:"rule,omitempty"`  // on receive: the rule that matched last
+	Rule     uint32            `json:"rule,omitempty"`  // on receive: a rule that has matched
 	Bound    []int             `json:"bound,omitempty"` // on receive: the port's queues that have had GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
@@ -285,7 +285,7 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows limits the flows of a snapshot: a guest can make as many as the NIC has rows.
+// shownFlows limits the flows of a page: a guest can make as many as the NIC has rows.
 const shownFlows = 200
 
 type weighed struct {

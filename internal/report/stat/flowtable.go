@@ -89,8 +89,8 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the table of the flows that moved most: with bytes per second since before, or in total if before
-// is nil.
+// flows adds the table of the flows that moved most: with bits per second since before, or in total without
+// t.bits. before may be nil.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return

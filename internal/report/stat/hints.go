@@ -9,8 +9,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Less payload in host memory than worthAHint gives no hint; worthBeside applies at a port with other payload
-// in GPU memory.
+// A flow with less payload in host memory than worthAHint gives no hint about that. For a flow without payload in
+// GPU memory, at a port with such payload, the minimum is worthBeside.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20

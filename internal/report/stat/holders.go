@@ -40,7 +40,7 @@ type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Hol
 // answers has the guests' last answers.
 type answers struct {
 	mu     sync.Mutex
-	last   map[string][]devmem.Holder // under mu; nil: no request has ended
+	last   map[string][]devmem.Holder // under mu; nil: none yet, or forgotten
 	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request
 }
 

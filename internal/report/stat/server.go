@@ -39,7 +39,7 @@ type Options struct {
 	// true, also its directory, if that is empty. nil: Close removes both.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // of a request; 0: limits.LocalClient
+	patience time.Duration // of a request; 0: limits.LocalClient.Here()
 }
 
 // Server shows this process's counters until Close.
@@ -100,7 +100,7 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and all flows. It waits at most limits.Tokens for the guests'
+// Snapshot reads the counters of all ports, and all flows. It waits at most limits.Tokens.Here() for the guests'
 // answers about tokens.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 

@@ -76,7 +76,7 @@ type PortCounters struct {
 	Rules       int                `json:"rules"`
 	Engine      *EngineCounters    `json:"engine,omitempty"`
 	Gateway     *Gateway           `json:"gateway,omitempty"`
-	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // of the frontend's memory; nil: unknown
+	Memory      *uint64            `json:"frontend_memory_bytes,omitempty"` // see Port.Memory; nil: not counted
 	GPUs        []GPU              `json:"gpus,omitempty"`
 	Queues      []Queue            `json:"queues"`
 }
