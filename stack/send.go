@@ -155,7 +155,7 @@ func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Unlock()
 }
 
-// cutPart records that netstack took only n bytes of the last part.
+// cutPart records that netstack took n bytes of the last part.
 func (f *flow) cutPart(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
