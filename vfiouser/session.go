@@ -44,7 +44,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout).
+// qemuTimeout is how long QEMU waits for a reply by default (vfio-user-pci's x-msg-timeout).
 const qemuTimeout = limits.QEMUReply
 
 // serveOne receives, handles and answers one message.
