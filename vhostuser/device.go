@@ -18,8 +18,9 @@ type Vring struct {
 
 // Device is a device type that a Backend serves. The goroutine of Serve calls its methods, one at a time; on
 // that goroutine a fault in mapped memory is a panic (for dma.Recover). An error of a method makes the request
-// fail, or is only logged; it ends the connection if both ends would disagree from then on (features, memory)
-// and the frontend asked for no acknowledgement.
+// fail, or is only logged. One that makes it fail ends the connection if it wraps ErrBadMessage, ErrUnsupported or
+// dma.ErrBlocked, or if both ends would disagree from then on (features, memory) and the frontend asked for no
+// acknowledgement.
 type Device interface {
 	// Features returns the feature bits of the device and its rings, without FeatureProtocol.
 	Features() uint64
