@@ -42,8 +42,8 @@ type Device interface {
 	GetConfig(off uint32, b []byte) error
 	SetConfig(off uint32, b []byte) error
 
-	// StartQueue starts a queue. The device processes the ring from the first kick on, or at once if v.Running.
-	// After an error the queue is not started.
+	// StartQueue starts a queue. While the queue is enabled, the device processes the ring from the first kick on,
+	// or at once if v.Running. After an error the queue is not started.
 	StartQueue(v Vring) error
 	// SetCall replaces the call eventfd of a started queue; the device owns fd, -1 is none. The device fires it
 	// once.
