@@ -111,7 +111,7 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// refused logs a failure that does not end the connection.
+// refused logs a failure that does not end the connection, up to peer.MaxRefusalLogs of them in a connection.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
