@@ -51,7 +51,8 @@ type Options struct {
 
 	MTU        int // 0: the NIC's
 	SendBuffer int // bytes; 0: 1 MiB, which netstack raises up to 4 MiB
-	// RecvBuffer limits the unread bytes of a connection. 0: 1 MiB, which netstack raises up to 8 MiB.
+	// RecvBuffer limits the unread bytes of a connection; without WideWindow a pool may lower it. 0: 1 MiB, which
+	// netstack raises up to 8 MiB.
 	RecvBuffer int
 	// NoGSO sends frames of at most the MTU's size.
 	NoGSO bool
