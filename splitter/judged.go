@@ -18,7 +18,7 @@ const (
 //   - the gateway's filter.admits: also the body of ARP and the start of ICMPv6.
 //
 // In private copies wire.Identity reads neighbor discovery messages and IPv6 fragments beyond JudgedLen, and the
-// gateway reads types of ICMP and DHCP messages. Whoever adds a reader of more bytes in memory that may still
+// gateway reads DHCP messages and the type of ICMP. Whoever adds a reader of more bytes in memory that may still
 // change must extend JudgedLen. For a Malformed frame the result is its whole length.
 func (h *Headers) JudgedLen() uint32 {
 	n := uint32(h.HdrLen)

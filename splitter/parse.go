@@ -38,7 +38,7 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// It calls need to check each position before it reads bytes there.
+// parser calls need to check each position before it reads bytes there.
 type parser struct {
 	b   []byte // no longer than the frame
 	end uint32 // of the frame; once known, of the IP datagram

@@ -34,7 +34,8 @@ var (
 )
 
 // Rule steers the flows that equal Flow in Fields to Queue. A rule has at least one field; a port or SPI in
-// it is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither.
+// it is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither; for other
+// protocols than TCP, UDP and SCTP, neither.
 type Rule struct {
 	ID     uint32 // for errors and LookupID
 	Flow   Flow

@@ -43,7 +43,7 @@ func (b *Buffer) Close() error {
 
 // rxBinding is a buffer bound for receive, with a pool of its pages and shadow queues.
 //
-// A queue whose pool has no page to post receives nothing, not even headers and resets, because a chain of
+// A queue without a posted page receives nothing, not even headers and resets, because a chain of
 // the device consists of headers and payload. If an application holds most pages, GSO packets of up to 64 KiB
 // may never fit.
 type rxBinding struct {
@@ -103,7 +103,7 @@ func (b *txBinding) unref() {
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
-			if !b.s.conns.Closed() { // after Close the NIC drops all bindings anyway
+			if !b.s.conns.Closed() { // after Stack.Close the NIC drops all bindings anyway
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
 				}
@@ -122,7 +122,7 @@ func (b *txBinding) Close() error {
 }
 
 // Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that it has.
-// Then the binding is done only when received frames have used these pages up, a later Close succeeds, or the
+// Then the binding can be done only when received frames have used these pages up, a later Close succeeds, or the
 // stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()

@@ -84,8 +84,8 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 
 // fitWindow limits the receive buffer, which is twice the window, to what the pool can hold, if the handshake
 // came through a bound queue (not with Options.WideWindow): otherwise the NIC drops segments that the peer may
-// send. With a NIC that receives GSO packets, pages count as half full. The limit cannot be set later: netstack
-// deadlocks when a buffer shrinks while data is out of order.
+// send. With a NIC that receives GSO packets of this IP version, pages count as half full. The limit cannot be set
+// later: netstack deadlocks when a buffer shrinks while data is out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue

@@ -9,7 +9,7 @@ type deque[T any] struct {
 
 func (d *deque[T]) len() int { return d.n }
 
-// elem returns element i, counted from the front. The pointer is valid until the next push or insert.
+// elem returns element i, counted from the front. The pointer is valid until the deque changes.
 func (d *deque[T]) elem(i int) *T { return &d.ring[(d.head+i)&(len(d.ring)-1)] }
 
 func (d *deque[T]) push(v T) {

@@ -312,7 +312,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stats implements devmem.Device. It reads the drop counter from the NIC by a command.
+// Stats implements devmem.Device. With a Control, and before Close, it reads NICDrops from the NIC by a command.
 func (s *Stack) Stats() devmem.Stats {
 	t := s.ns.Stats().TCP
 	st := devmem.Stats{

@@ -44,7 +44,7 @@ type flow struct {
 	// Receive.
 	irsKnown   bool
 	irs        uint32
-	acked      uint64 // the last acknowledgment that we sent: a lower bound of netstack's RCV.NXT
+	acked      uint64 // the highest acknowledgment that we sent: a lower bound of netstack's RCV.NXT
 	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
 	read       uint64 // position up to which the application has read
 	pending    deque[pending]

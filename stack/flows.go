@@ -36,7 +36,7 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// outgoing returns the flow of an outgoing segment; nil: none. A SYN creates it.
+// outgoing returns the flow of an outgoing segment; nil: none. A SYN creates it, unless there are maxUnowned.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	old := fs.get(&k)
 	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {
@@ -82,7 +82,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper exists because netstack does not report when an endpoint ends.
+// sweeper exists because netstack does not report the end of each endpoint.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {

@@ -92,7 +92,7 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet that is not TCP.
+// other fills in the frame of a packet without a whole TCP header, except its Linear.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst

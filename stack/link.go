@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// link is the stack's link endpoint in netstack: Ethernet with checksum and segmentation offload.
+// link is the stack's link endpoint in netstack: Ethernet with checksum offload and, if gso is set, segmentation
+// offload.
 type link struct {
 	ether.Link
 	s   *Stack
@@ -41,8 +42,7 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames is how many frames with payload may be on a queue's ring before acknowledgments use another
-// queue.
+// fewFrames is from how many frames with payload on a queue's ring on acknowledgments use another queue.
 const fewFrames = 8
 
 func acknowledges(pkt *stack.PacketBuffer) bool {

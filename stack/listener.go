@@ -35,7 +35,7 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-// local reports whether an address is one of the stack's, or unspecified. Netstack would bind to other
+// local reports whether an address is one of the stack's, unspecified, or the zero Addr. Netstack would bind to other
 // addresses too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
@@ -224,7 +224,7 @@ func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue
 	return nil
 }
 
-// DialContext is like net.Dialer's. The address must be numeric.
+// DialContext is like net.Dialer's for TCP. The address and the port must be numeric.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

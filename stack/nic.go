@@ -13,7 +13,7 @@ import (
 //
 // The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and these may call
 // Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls
-// Completed with the frame's cookie, unless the cookie is 0.
+// Completed with the frame's cookie, unless the cookie is 0 or the NIC is closed.
 type NIC interface {
 	MAC() net.HardwareAddr
 	MTU() int

@@ -99,8 +99,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token fills frags, with tokens, for the bytes [off, off+n) of a slot, or the first of them, and returns their
-// number.
+// token fills frags, with tokens, for the bytes [off, off+n) of a slot, or the first of them, and returns the number
+// of these bytes.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))

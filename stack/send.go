@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// writeSize is netstack's largest segment without headers (snd.go: sendData).
+// writeSize is netstack's largest segment with GSO, without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
 // room waits for space in the send buffer, and returns how many bytes to write, at least 1. The caller holds
@@ -155,7 +155,7 @@ func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Unlock()
 }
 
-// cutPart records that netstack took only n bytes of the last part.
+// cutPart records that netstack took n bytes of the last part.
 func (f *flow) cutPart(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -51,7 +51,8 @@ type Options struct {
 
 	MTU        int // 0: the NIC's
 	SendBuffer int // bytes; 0: 1 MiB, which netstack raises up to 4 MiB
-	// RecvBuffer limits the unread bytes of a connection. 0: 1 MiB, which netstack raises up to 8 MiB.
+	// RecvBuffer limits the unread bytes of a connection; without WideWindow a pool may lower it. 0: 1 MiB, which
+	// netstack raises up to 8 MiB.
 	RecvBuffer int
 	// NoGSO sends frames of at most the MTU's size.
 	NoGSO bool
@@ -59,8 +60,8 @@ type Options struct {
 	// repeat.go. On a link that loses segments, close a connection only when all data has arrived: a gVisor peer
 	// that has closed its own direction sends no SACK (tcp/connect.go: sendRaw).
 	RACK bool
-	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: limits.MinRTO, or with RACK
-	// limits.MinRTORACK.
+	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: limits.MinRTO.Here(), or with RACK
+	// limits.MinRTORACK.Here().
 	MinRTO time.Duration
 	// WideWindow allows a receive window that is larger than the pool for its payload, as on Linux: the NIC may
 	// then lack pages.
@@ -221,7 +222,7 @@ func (s *Stack) failed() error {
 	return fmt.Errorf("%w: %w", syscall.ENETDOWN, *err)
 }
 
-// Close resets all connections, closes all bindings, and closes the NIC.
+// Close resets all connections, and closes all listeners, all bindings and the NIC.
 func (s *Stack) Close() error {
 	conns, first := s.conns.Close()
 	if !first {

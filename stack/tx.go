@@ -118,8 +118,8 @@ func (q *txQueue) close() {
 	}
 }
 
-// transmit puts a packet's frames, from payload byte skip on, on the ring. If not all fit, it returns the next
-// byte.
+// transmit puts a packet's frames, from payload byte skip on, on the ring, or drops them. If not all fit, it returns
+// the next byte.
 func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
 	if !q.build(pkt, skip) {
 		q.takeBack(q.out)

@@ -36,7 +36,7 @@ type message struct {
 // receive reads a message. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in
 // the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message (gve.md, section 2).
+// Descriptors come with the first byte of a message.
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)

@@ -39,8 +39,8 @@ type IRQ struct {
 
 // Device is served by a Server. Serve's goroutine calls its methods, one at a time; on that goroutine a fault
 // in mapped memory is a panic, which dma.Recover can turn into an error. No method may keep a slice that it
-// gets as argument. An error's reply has the errno that it wraps, or EINVAL or EFAULT for some errors of package
-// dma, or else EIO.
+// gets as argument. An error that wraps ErrBadMessage or dma.ErrBlocked ends the connection; the reply for another
+// one has the errno that it wraps, or EINVAL or EFAULT for some errors of package dma, or else EIO.
 type Device interface {
 	// Info is called once for each connection, first.
 	Info() Info

@@ -13,8 +13,8 @@
 // take less than 64 MiB while they are mapped. A message that maps or unmaps one range makes at most 16 KiB of
 // garbage; unmapping all 65,535 ranges at once makes at most 32 MiB.
 //
-// Memory that the client has mapped privately is accepted and not used (dma.ErrNotShared), like memory without
-// a descriptor: QEMU exits if the server refuses to map memory.
+// Memory that the client has mapped privately, as far as the space finds it (dma.Space.SetPeer), is accepted and not
+// used (dma.ErrNotShared), like memory without a descriptor: QEMU exits if the server refuses to map memory.
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must be shared:
 // share=on), dirty pages, migration, masking and triggering of interrupts. The server never sends commands.

@@ -57,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return err
 	}
 	ses.drain()
-	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect").
+	// QEMU 11.1 does not connect again (docs/specs/gve.md, 9).
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+
 		"times out and gives up; its QEMU goes on, does not connect again, and aborts when the guest reboots: end that "+
 		"QEMU, and start it anew once vnic serves again (this machine, and vnic itself, need no restart)", "cause", err)

@@ -44,7 +44,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout).
+// qemuTimeout is how long QEMU waits for a reply by default (vfio-user-pci's x-msg-timeout).
 const qemuTimeout = limits.QEMUReply
 
 // serveOne receives, handles and answers one message.
@@ -111,7 +111,7 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// refused logs a failure that does not end the connection.
+// refused logs a failure that does not end the connection, up to peer.MaxRefusalLogs of them in a connection.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {

@@ -16,7 +16,7 @@ const (
 	minor = 0
 )
 
-// maxVersionData is how long the JSON of VERSION may be.
+// maxVersionData is how long the JSON of VERSION may be, with its NUL.
 const maxVersionData = 64 << 10
 
 // capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION").

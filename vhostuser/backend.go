@@ -134,7 +134,8 @@ func (s *session) ack(m *message, result uint64) error {
 // fail answers a message with a failure.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// Of failures with ErrMemory refused logs only the first until the regions change, and counts the others.
+// refused logs up to peer.MaxRefusalLogs failures in a connection, of those with ErrMemory only the first until the
+// regions change, and counts the others.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {

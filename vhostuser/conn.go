@@ -30,8 +30,8 @@ type message struct {
 	buf  [maxPayload]byte
 }
 
-// receive reads a message, whose header check must accept. It returns io.EOF if the peer closed between two
-// messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
+// receive reads a message, unless check returns an error for its header. It returns io.EOF if the peer closed between
+// two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
 //
 // Descriptors must come with the first byte of a message.
 func (c *conn) receive(m *message, check func(*Header) error) error {

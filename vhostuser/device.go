@@ -18,8 +18,9 @@ type Vring struct {
 
 // Device is a device type that a Backend serves. The goroutine of Serve calls its methods, one at a time; on
 // that goroutine a fault in mapped memory is a panic (for dma.Recover). An error of a method makes the request
-// fail, or is only logged; it ends the connection if both ends would disagree from then on (features, memory)
-// and the frontend asked for no acknowledgement.
+// fail, or is only logged. One that makes it fail ends the connection if it wraps ErrBadMessage, ErrUnsupported or
+// dma.ErrBlocked, or if both ends would disagree from then on (features, memory) and the frontend asked for no
+// acknowledgement.
 type Device interface {
 	// Features returns the feature bits of the device and its rings, without FeatureProtocol.
 	Features() uint64
@@ -41,8 +42,8 @@ type Device interface {
 	GetConfig(off uint32, b []byte) error
 	SetConfig(off uint32, b []byte) error
 
-	// StartQueue starts a queue. The device processes the ring from the first kick on, or at once if v.Running.
-	// After an error the queue is not started.
+	// StartQueue starts a queue. While the queue is enabled, the device processes the ring from the first kick on,
+	// or at once if v.Running. After an error the queue is not started.
 	StartQueue(v Vring) error
 	// SetCall replaces the call eventfd of a started queue; the device owns fd, -1 is none. The device fires it
 	// once.

@@ -14,7 +14,8 @@
 //
 // A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions.
 //
-// Memory that the frontend has mapped privately is accepted but not used (dma.ErrNotShared).
+// Memory that the frontend has mapped privately, as far as the space finds it (dma.Space.SetPeer), is accepted but not
+// used (dma.ErrNotShared).
 //
 // Not implemented: migration (dirty logs, device state, postcopy), IOTLB, packed rings, inflight tracking,
 // in-band notifications, and requests from the backend. When QEMU splits a region by REM_MEM_REG and

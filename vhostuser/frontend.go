@@ -15,8 +15,8 @@ import (
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any goroutine may call
-// its methods; requests go one after another. An error closes the connection, unless it is ErrRefused or comes
-// before anything is sent.
+// its methods; requests go one after another. An error closes the connection, unless it is ErrRefused, or the
+// Frontend refuses an argument.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn

@@ -24,7 +24,7 @@ type session struct {
 	offered    ProtocolFeatures
 	protocol   ProtocolFeatures // acked
 	features   uint64           // acked, with bit 30 if it was acked
-	haveFeats  bool             // SetFeatures has succeeded since the start or the last reset
+	haveFeats  bool             // SetFeatures has succeeded since the start, the last reset or status 0
 	asked      bool             // the frontend sent GET_FEATURES
 	accepted   bool             // a SET_FEATURES of the frontend succeeded
 	unreached  bool             // a request was refused for an ErrMemory, and the regions have not changed since

@@ -9,8 +9,8 @@
 // Driver owns its memory. Whether the peer wants a kick or a call is a result, which the caller has to deliver.
 //
 // Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file behind it:
-// dma.Go must have started each goroutine that uses a Device, or the goroutine must have entered the space. A
-// fault becomes the queue's error.
+// dma.Go must have started each goroutine that uses a Device, or the goroutine must have called dma.Guard, as NewDevice
+// does, or entered the space. A fault becomes the queue's error.
 //
 // A chain, and an indirect table, has at most MaxDescriptors descriptors, and the buffers of a chain lie in at
 // most MaxSegments segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors+2

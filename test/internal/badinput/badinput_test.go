@@ -120,7 +120,7 @@ func open(t *testing.T, model string) *victim {
 	return v
 }
 
-// attempts is how often a row may run: other work of the machine can only add to its cost.
+// attempts is how often most rows may run: other work of the machine can only add to their cost.
 const attempts = 3
 
 // try runs a row once, and returns the bounds that it exceeds.

@@ -2,8 +2,8 @@
 // test/55-gateway.sh runs it in the guest and on this machine, and writes docs/gateway.md with it.
 // The world is a network namespace that stands for the Internet behind this machine.
 //
-//	gatewayrows serve NETNS   runs the world's servers in that network namespace, and this machine's servers in the
-//	                          current one: it prints each row that the guest has measured as a line of JSON
+//	gatewayrows serve NETNS   runs the world's servers in that network namespace (the HTTP server acts in the current
+//	                          one), and prints each row that the guest has measured as a line of JSON
 //	gatewayrows guest         runs in the guest: measures all rows but reset, restarts the guest, measures reset
 //	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: in a row other
 //	                          than the rates both other gateways are better than vnic, a check of vnic alone has
@@ -80,7 +80,7 @@ const (
 type row struct {
 	Gateway string `json:"gateway"`
 	Name    string `json:"name"`
-	Verdict string `json:"verdict"` // one of verdicts
+	Verdict string `json:"verdict"` // one of verdicts, or empty for a rate
 	Text    string `json:"text"`
 }
 

@@ -92,7 +92,7 @@ func (l *bench) look() (s seen, err error) {
 // ncdevmem copies frags to guest RAM to check them.
 const few = 64
 
-// A receive queue of 1024 uses twice as many pages before it uses one again.
+// A receive queue of 1024 uses 2*many pages before it uses one again.
 const many = 512
 
 func (l *bench) patternBefore(_ context.Context, j *judge) error {

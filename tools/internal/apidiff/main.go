@@ -164,8 +164,8 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads a checkout's list of packages that are API. If there is none, it returns without, unless that is
-// nil.
+// list reads a checkout's list of packages that are API. If there is none, it returns the argument without, or an
+// error if that is nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
 	if errors.Is(err, fs.ErrNotExist) && without != nil {
@@ -256,7 +256,7 @@ func named(changelog string) map[string]bool {
 	return found
 }
 
-// report prints changes.
+// report prints changes. It returns an error if an incompatible one is not in named.
 func report(out io.Writer, base string, changes []change, named map[string]bool) error {
 	print := func(title string, compatible bool) {
 		first := true

@@ -41,8 +41,8 @@ const (
 
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of both commits. It writes each side's output for each package of the base, with
-// the base's names of benchmarks, to PACKAGE.SIDE.
+// measure runs the benchmarks of the base and of the new code. It writes each side's output for each package of the
+// base, with the base's names of benchmarks, to PACKAGE.SIDE.
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {

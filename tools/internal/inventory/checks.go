@@ -193,7 +193,7 @@ func ofTestscript(src string) []string {
 	return all
 }
 
-// resultFunctions returns functions of a directory's Go files that have a literal which begins with "ok ".
+// resultFunctions returns the functions but main of a directory's Go files that have a literal which begins with "ok ".
 func resultFunctions(files []*ast.File) map[string]bool {
 	found := map[string]bool{}
 	for _, file := range files {
