@@ -211,8 +211,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 	}
 }
 
-// Invariant: sandbox: A confined process starts, connects and traces nothing, and opens only listed
-// paths, for reading.
+// Invariant: sandbox: In mode on, a confined process starts, connects and traces nothing, and opens
+// files only for reading, with Landlock only those at listed paths.
 func TestConfinedProcessIsHeld(t *testing.T) {
 	if s := confine.Look(); !s.Seccomp || !s.Listeners || s.Landlock != confine.LandlockABI() {
 		t.Logf("not all of it is tried here: %v", s)

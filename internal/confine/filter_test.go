@@ -253,8 +253,8 @@ func lists() map[string][]Call {
 	}
 }
 
-// Invariant: sandbox: A confined process starts, connects and traces nothing, and opens only listed
-// paths, for reading.
+// Invariant: sandbox: In mode on, a confined process starts, connects and traces nothing, and opens
+// files only for reading, with Landlock only those at listed paths.
 func TestFilterIsThatOfTheList(t *testing.T) {
 	for name, list := range lists() {
 		for action, theirs := range map[uint32]seccomp.Action{actionNotify: seccomp.UserNotify,

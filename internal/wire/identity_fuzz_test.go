@@ -76,7 +76,8 @@ func saidND(b []byte) (macs []MAC, addrs []netip.Addr) {
 	return macs, addrs
 }
 
-// Invariant: wire: No frame claims an address that belongs to another port.
+// Invariant: wire: No frame of a port whose sources are checked claims an address that is bound to
+// another port.
 func FuzzIdentity(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	pair := func(x, y []byte, opts byte) []byte {

@@ -191,7 +191,8 @@ func fragment4(ip []byte) []byte {
 
 // Each way to claim an address works from the port that has it, and not from another port.
 //
-// Invariant: wire: No frame claims an address that belongs to another port.
+// Invariant: wire: No frame of a port whose sources are checked claims an address that is bound to
+// another port.
 func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b

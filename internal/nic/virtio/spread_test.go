@@ -63,8 +63,8 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 
 // After the driver's Hello, flows go to queue 0 until it sets RSS.
 //
-// Invariant: nic/virtio: For a driver that sets no RSS, flows are spread over all enabled queues
-// that have had buffers, after a reconnect too.
+// Invariant: nic/virtio: For a driver that sends no commands and sets no RSS, flows are spread over
+// all enabled queues that have had buffers, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.spread(0) // QEMU's order: all rings are enabled and kicked; none has a buffer
@@ -99,8 +99,8 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.spread(1)
 }
 
-// Invariant: nic/virtio: For a driver that sets no RSS, flows are spread over all enabled queues
-// that have had buffers, after a reconnect too.
+// Invariant: nic/virtio: For a driver that sends no commands and sets no RSS, flows are spread over
+// all enabled queues that have had buffers, after a reconnect too.
 func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.post(0, 200)
@@ -116,8 +116,8 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	g.getsFlows(from, 0, 1)
 }
 
-// Invariant: nic/virtio: For a driver that sets no RSS, flows are spread over all enabled queues
-// that have had buffers, after a reconnect too.
+// Invariant: nic/virtio: For a driver that sends no commands and sets no RSS, flows are spread over
+// all enabled queues that have had buffers, after a reconnect too.
 func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 	from, g := newStockWorld(t)
 	for q := range 3 {

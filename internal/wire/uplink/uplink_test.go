@@ -121,7 +121,8 @@ func segment(t *testing.T, b, payload []byte) {
 	}
 }
 
-// Invariant: uplink: Checksums of received frames are verified.
+// Invariant: uplink: TCP and UDP checksums of received frames are verified, unless a tap's kernel
+// has done so.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
