@@ -98,6 +98,7 @@ type Listener interface {
 // Kind is the kind of a fragment's memory.
 type Kind uint8
 
+// Kinds of fragments.
 const (
 	Dmabuf Kind = iota // in device memory, at Off; Token must be returned (SCM_DEVMEM_DMABUF)
 	Linear             // copied to the linear buffer, after earlier Linear frags (SCM_DEVMEM_LINEAR)

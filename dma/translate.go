@@ -21,6 +21,7 @@ var ErrScattered = errors.New("memory in too many pieces")
 // Access is a device's kind of access to memory.
 type Access uint8
 
+// Kinds of access.
 const (
 	Read Access = iota
 	Write

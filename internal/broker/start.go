@@ -105,7 +105,7 @@ func Main() int {
 	return 0
 }
 
-// Confine, in mode On, forbids this process system calls that are neither in calls nor in more, at its end also the
+// Confine forbids this process, in mode On, system calls that are neither in calls nor in more, at its end also the
 // calls in handover, and to open files outside of paths (profile.go). In mode Log it forbids nothing, and the broker
 // logs what mode On would forbid. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names parts
 // of the sandbox that do not work on this machine.

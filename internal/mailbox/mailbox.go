@@ -60,7 +60,7 @@ const (
 	Closed  = 0x101 // the program closed the region
 )
 
-// ErrNone: there is no mailbox of this version.
+// ErrNone means that there is no mailbox of this version.
 var ErrNone = errors.New("no mailbox")
 
 // Request asks the NIC to release pages.

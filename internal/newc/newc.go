@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile: an archive cannot have the file, or Linux would skip it.
+// ErrBadFile means that an archive cannot have the file, or Linux would skip it.
 var ErrBadFile = errors.New("no file for an initramfs")
 
 // File is a file of an archive, owned by root and without a time.

@@ -36,7 +36,7 @@ func ParseAccel(s string) (Accel, error) {
 	return "", fmt.Errorf("%s: auto, kvm or tcg", s)
 }
 
-// ErrNoKVM: KVM is requested, and cannot be tried. It is inside an *assets.Missing.
+// ErrNoKVM means that KVM is requested, and cannot be tried. It is inside an *assets.Missing.
 var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {

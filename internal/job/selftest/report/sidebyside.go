@@ -60,7 +60,7 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick, if runs has both, lists cases that pass on QEMU's own virtio-net and in no run on vnic's virtio
+// Yardstick lists, if runs has both, cases that pass on QEMU's own virtio-net and in no run on vnic's virtio
 // (expect.Behind), and returns how many of all these fail or have no result.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
