@@ -18,8 +18,8 @@ var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 //go:noescape
 func fill64(p *byte, n, z uint64)
 
-// match64 returns how many of the first blocks of 64 bytes at p equal the pattern; n > 0 is the number of
-// blocks, and z the state before the first word.
+// match64 compares n > 0 blocks of 64 bytes at p with the pattern, and returns how many come before the first that
+// differs. z is the state before the first word.
 //
 //go:noescape
 func match64(p *byte, n, z uint64) uint64

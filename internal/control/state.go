@@ -23,7 +23,7 @@ type State struct {
 	LastID       uint32 // the last ID of a rule, binding or flow counter
 }
 
-// NewState returns the state of a port after reset: no header split, and RSS over the receive queues.
+// NewState returns a state without rules, buffers and bindings: no header split, and RSS over the receive queues.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -52,8 +52,8 @@ func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
-// SetSplit sets a queue's header split. A bound queue must have header split on, with threshold 0. Queue 0,
-// which receives frames for the driver itself, cannot have it.
+// SetSplit sets a queue's header split. A bound queue must have header split on, with threshold 0. SetSplit
+// refuses header split for queue 0, which receives frames for the driver itself.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):

@@ -20,7 +20,7 @@ const (
 // poller is the state of the polling goroutine.
 //
 // The goroutine polls all queues as long as one has work; calls (interrupts) are off meanwhile. Then it may
-// poll on for a short time, the window, before it asks for calls, polls once more and sleeps. The window
+// poll on for a short time, the window, before it asks for calls, checks the queues once more and sleeps. The window
 // adapts to the sleeps that the device ended, like KVM's halt polling: a sleep shorter than Options.Spin
 // doubles the window up to Options.Spin, a longer one halves it, down to nothing.
 type poller struct {
@@ -195,7 +195,8 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure halts the device, reports that to the Receiver, and then runs only the functions of do, until Close.
+// afterFailure halts the device, reports that to the Receiver, and then only runs functions that callers pass to NIC.do, until
+// Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {

@@ -17,7 +17,7 @@
 // source MAC, the source of IP packets, the sender and a probed address of ARP, and target, source and
 // link-layer options of neighbor discovery. Frames in which a receiver might read more than the wire, such as
 // those with more than two tags, are dropped as DropBadFrame. The check does not cover payload (tunnels,
-// DHCP), and of router advertisements only the sender's addresses.
+// DHCP). Of router advertisements it covers only the sender's addresses.
 //
 // A port has bindings to at most MaxBindings IP addresses, and to as many MACs, beside reserved ones and its
 // own. Another port may take over an address that is neither reserved nor leased, once its binding is idle
@@ -28,8 +28,8 @@
 // limit how many frames to group addresses its port sends (LinkOptions.Storm).
 //
 // Packets are valid only during Deliver. Except for delay lines, the wire runs in the sender's goroutine and
-// uses the sender's Worker. A goroutine that sends packets in guests' memory must be started by dma.Go, and
-// be inside the epoch of the memory's address space (dma.Space.Enter).
+// uses the sender's Worker. A goroutine that sends packets in guests' memory must be inside the epoch of the
+// memory's address space (dma.Space.Enter).
 //
 // This package and the packages below it are not API (README, Stability).
 package wire

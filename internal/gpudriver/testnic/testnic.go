@@ -29,7 +29,7 @@ const (
 	Silent    // no request is acknowledged; requests that the driver gave up are freed
 	Dead      // no request is acknowledged or freed
 	Sabotages // the release of pages in the GPU is acknowledged, and then they are written once more
-	Believes  // pages of an answer in the GPU are used, although a later request has revoked the answer
+	Believes  // pages of an answer that the driver has invalidated since are used, if they are in the GPU's memory
 )
 
 // Fields of a request in the log. Flags is 1 if the driver gave it up.
@@ -48,7 +48,7 @@ const (
 	Written  = iota // to all pages
 	Requests        // for pages
 	Acks            // of invalidations of the region
-	Stale           // pages of answers that were invalidated meanwhile
+	Stale           // pages of answers that the driver had invalidated before the NIC read the answer
 	Counts
 )
 

@@ -134,7 +134,7 @@ type plainSide struct {
 	mem   *memory
 }
 
-// newPlainSide makes a loop, and memory for batch frames like f.
+// newPlainSide makes a loop with f once, which the transmit chains send, and receive buffers for batch frames.
 func newPlainSide(f *frame, batch int) (*plainSide, error) {
 	size := f.bufferLen()
 	rings := batch * 64

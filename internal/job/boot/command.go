@@ -163,7 +163,7 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script reports whether the guest's files include a shell, as the interpreter of a script.
+// script reports whether the guest's files include a shell: a script's interpreter, or one that --copy brought.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// DefaultDir is the default of Build's directory.
+// DefaultDir is the directory of an image, for `vnic image build` and `vnic serve`, if no flag names another.
 const DefaultDir = "guest"
 
 // Files are the files of an image.

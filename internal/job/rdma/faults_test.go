@@ -41,7 +41,7 @@ func TestFaultsAreRead(t *testing.T) {
 	}
 }
 
-// Each wrong counter of pages is reported.
+// A run with memory on demand that contradicts the proof fails, and the error says how.
 func TestWrongPages(t *testing.T) {
 	const n = 4096
 	good := func() Report {

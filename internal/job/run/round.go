@@ -24,7 +24,7 @@ type round struct {
 	n, seed        uint64
 	send, recv     transfer.PrepareArgs
 	from, to       netip.AddrPort
-	source         sum // digest of the source, of the kind pieces
+	source         sum // digest of the source, if Options.Digest is DigestPieces
 	flows          *flowCounters
 	sent, got      transfer.Result
 	start          time.Time

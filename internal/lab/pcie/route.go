@@ -36,8 +36,9 @@ func (e Edge) String() string {
 	return e.Node + " to " + e.To
 }
 
-// Bytes of a packet besides payload, and longest packets: Neugebauer et al., "Understanding PCIe performance
-// for end host networking" (SIGCOMM 2018), section 3; with 64 bit addresses.
+// Bytes of a packet besides payload, the most payload of a packet, and the most bytes of a read request:
+// Neugebauer et al., "Understanding PCIe performance for end host networking" (SIGCOMM 2018), section 3; with
+// 64 bit addresses.
 const (
 	WriteBytes      = 24 // per memory write
 	RequestBytes    = 24 // per memory read request

@@ -4,7 +4,7 @@
 // goroutine at a time adds to a Shard: it counts packets by flow in a small array (Acc), and adds these counts
 // to the rows at the end of a batch, or when the array is full. A shard takes rows from the table in blocks,
 // perhaps the least used block of a shard that has more than its equal part. When a flow loses its row, the
-// shard adds its counters to the sum over such flows (Others).
+// shard that had the row adds the flow's counters to its sum over such flows (Others).
 //
 // Cost: a row takes 248 bytes, and each shard 2 KiB and 4 to 8 bytes for each row of the table; counting
 // allocates nothing. The hash of the index has a random seed, so that no peer can choose flows with the same

@@ -14,7 +14,8 @@ var _ nic.Monitored = (*monitored)(nil)
 // Kicked implements nic.Monitored: no descriptor is watched.
 func (m *monitored) Kicked(int) {}
 
-// Tend implements nic.Monitored: it writes the driver's stats report.
+// Tend implements nic.Monitored: it writes the stats report to the driver's memory, if it is due or counters have
+// changed.
 func (m *monitored) Tend(now time.Time) (next time.Time) { return m.stats.write(now) }
 
 // TakeEventFDs implements nic.Monitored.

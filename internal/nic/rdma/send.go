@@ -39,7 +39,8 @@ type frame struct {
 	p *wire.Packet
 }
 
-// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and no address wraps.
+// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and the
+// address of no piece's first byte wraps.
 func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
 		if off >= g.Len {

@@ -4,16 +4,16 @@ import "sync/atomic"
 
 // Stats are a gateway's counters.
 type Stats struct {
-	Received   uint64 // passed to netstack, or refused as pings that lead nowhere
+	Received   uint64 // passed to netstack, or pings to addresses beyond the link that the filter refused
 	Filtered   uint64 // not for the gateway, or refused by its filter
 	Sent       uint64 // frames that the wire took
 	OutDropped uint64 // frames that the wire dropped
-	OutGaveUp  uint64 // whose receiver had no buffers for too long
+	OutGaveUp  uint64 // whose receiver was busy for too long or too slow, or when the gateway was closed
 	OutFull    uint64 // for which the queue to the wire had no room
 	OutBad     uint64 // invalid packets of netstack
 	TCPFlows   uint64 // through NAT and forwards, total
 	UDPFlows   uint64 // echoes included, total
-	UDPLost    uint64 // datagrams lost for lack of room, or because their guest did not resolve
+	UDPLost    uint64 // datagrams and echo replies lost for lack of room, or because ARP or ND did not find the guest
 	TCPOpen    int64  // also ones being made
 	UDPOpen    int64
 	Refused    uint64           // connections, flows, datagrams for services and questions beyond the limits

@@ -15,7 +15,7 @@ import (
 // Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support has the names of directories with test support.
+// Support has the names of directories with test support: all that import testing, others too.
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
@@ -61,7 +61,7 @@ func Files(dir string) ([]string, error) {
 	}
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		// git also lists files whose deletion is not committed.
+		// git also lists files that are deleted, but still in the index.
 		if info, err := os.Lstat(filepath.Join(dir, name)); name != "" && err == nil && info.Mode().IsRegular() {
 			files = append(files, name)
 		}

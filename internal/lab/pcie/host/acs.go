@@ -13,7 +13,8 @@ const (
 	redirectACS = 1<<2 | 1<<3 | 1<<5
 )
 
-// acsRedirects reports whether Access Control Services in a function's configuration space redirect requests.
+// acsRedirects reports whether Access Control Services in a function's configuration space may redirect
+// peer-to-peer requests or completions (redirectACS).
 // The loop is bounded, as the list may be circular.
 func acsRedirects(config []byte) bool {
 	pos := extendedAt

@@ -102,7 +102,8 @@ var listed = map[uint32]pcie.Routing{
 	0x3c00: pcie.SameBridge, 0x3c01: pcie.SameBridge, // Xeon E5
 	0x2f00: pcie.SameBridge, 0x2f01: pcie.SameBridge, // Xeon E5 v3, E7 v3
 	0x2030: pcie.AnyBridge, 0x2031: pcie.AnyBridge, 0x2032: pcie.AnyBridge, 0x2033: pcie.AnyBridge, // Skylake-E
-	0x2020: pcie.AnyBridge, 0x09a2: pcie.AnyBridge, // and Ice Lake
+	0x2020: pcie.AnyBridge,                         // Skylake-E
+	0x09a2: pcie.AnyBridge,                         // Ice Lake
 	0x0b25: pcie.AnyBridge, 0x0cfe: pcie.AnyBridge, // Sapphire Rapids: DSA, IAX
 }
 
