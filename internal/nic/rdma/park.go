@@ -35,11 +35,12 @@ func (p *parkedPool) put(r *dma.Region) {
 // parkedPackets are a queue pair's packets that wait for a page, with consecutive numbers from the expected one
 // on.
 type parkedPackets struct {
-	list    []parkedPacket
-	waiting bool   // the first one waits for a page
-	resumed bool   // unpark is carrying out the first one again
-	lost    bool   // later packets have been dropped
-	key     uint32 // of the region of the newest one; 0: none on demand
+	list     []parkedPacket
+	requests int    // receive requests that the list uses up
+	waiting  bool   // the first one waits for a page
+	resumed  bool   // unpark is carrying out the first one again
+	lost     bool   // later packets have been dropped
+	key      uint32 // of the region of the newest one; 0: none on demand
 }
 
 type parkedPacket struct {
@@ -79,6 +80,7 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 		c.ParkedBytes += uint64(n)
 	})
 	p.list = append(p.list, parkedPacket{*h, n, mem})
+	p.requests += h.takes()
 	return true
 }
 
@@ -112,6 +114,7 @@ func (q *qp) unpark() {
 		}
 		q.e.paging.parked.put(first.mem)
 		p.list = append(p.list[:0], p.list[1:]...)
+		p.requests -= first.h.takes()
 		if q.resp.refused { // the peer sends this packet and the following ones again
 			q.dropParked()
 			return
@@ -130,7 +133,7 @@ func (q *qp) dropParked() {
 	for _, k := range p.list {
 		q.e.paging.parked.put(k.mem)
 	}
-	p.list, p.waiting, p.lost = p.list[:0], false, false
+	p.list, p.requests, p.waiting, p.lost = p.list[:0], 0, false, false
 }
 
 // countPaged calls f with the counters of the region that a packet after the parked ones is for, if that is on
@@ -152,16 +155,18 @@ func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	}
 }
 
+// takes returns how many receive requests a packet uses up: 1 at the end of a SEND, or with immediate data.
+func (h *header) takes() int {
+	if s := &shapes[h.op]; s.last && s.send || s.imm {
+		return 1
+	}
+	return 0
+}
+
 // keyOfSend returns the key of the first region on demand in the receive request that is left after the parked packets;
 // 0: none.
 func (q *qp) keyOfSend() uint32 {
-	taken := 0
-	for i := range q.resp.parked.list {
-		if s := &shapes[q.resp.parked.list[i].h.op]; s.last && s.send || s.imm {
-			taken++
-		}
-	}
-	if taken < q.nRecv {
+	if taken := q.resp.parked.requests; taken < q.nRecv {
 		r := &q.recvs[(q.firstRecv+taken)%len(q.recvs)]
 		for _, g := range r.sges[:r.n] {
 			if q.e.isPaged(g.Key) {
