@@ -195,8 +195,8 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure halts the device, reports that to the Receiver, and then only runs functions that callers pass to NIC.do, until
-// Close.
+// afterFailure halts the device, reports that to the Receiver, and then only runs functions that callers pass to
+// NIC.do, until Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {

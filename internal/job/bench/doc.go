@@ -8,7 +8,8 @@
 // confidence of 95 % (stats.go).
 //
 // Counters outside of the measuring loop count the bytes of a row: a run of ours fails unless they counted
-// what it claims (by TCP and testpmd: at least that), or if it moves nothing. The rows memcpy compare a piece of memory instead.
+// what it claims (by TCP and testpmd: at least that), or if it moves nothing. The rows memcpy
+// compare a piece of memory instead.
 //
 // The plain loop (plain.go), the yardstick of the datapath, has its own code and does not change, so that
 // rows of different versions of vnic can be compared by their ratios.
