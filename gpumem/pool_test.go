@@ -195,6 +195,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 // As pages come into use, the supply is first low, then empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
+	testkit.Equal(t, "pages", p.Pages(), 100)
 	offs := make([]uint64, 100)
 	p.TakePages(1, offs)
 	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
@@ -216,6 +217,8 @@ func TestSupply(t *testing.T) {
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}
+	testkit.Equal(t, "tokens of its pages", tk.Held(p), 50)
+	testkit.Equal(t, "tokens of another pool's pages", tk.Held(newPool(0, 0, 64*PageSize)), 0)
 }
 
 func BenchmarkPool(b *testing.B) {

@@ -234,7 +234,8 @@ func TestOpenRefusals(t *testing.T) {
 		{func(c *Config) { c.Memory = nil }, syscall.EINVAL}, {func(c *Config) { c.Pool = nil }, syscall.EINVAL},
 		{func(c *Config) { c.NQN = "" }, syscall.EINVAL}, {func(c *Config) { c.NQN = discovery }, syscall.EINVAL},
 		{func(c *Config) { c.NQN = "a\x00b" }, syscall.EINVAL}, {func(c *Config) { c.Depth = 1024 }, syscall.EINVAL},
-		{func(c *Config) { c.Depth = -1 }, syscall.EINVAL}, {func(c *Config) { c.Timeout = -1 }, syscall.EINVAL},
+		{func(c *Config) { c.Depth = -1 }, syscall.EINVAL}, {func(c *Config) { c.Target = netip.AddrPort{} }, syscall.EINVAL},
+		{func(c *Config) { c.Timeout = -1 }, syscall.EINVAL},
 		{func(c *Config) { c.Namespace = allNSIDs }, syscall.EINVAL}, {func(c *Config) { c.Queue = 0 }, syscall.ERANGE},
 		{func(c *Config) { c.Namespace = 2 }, syscall.ENODEV}, {func(c *Config) { c.NQN += "x" }, syscall.EINVAL},
 		{func(c *Config) { c.Target = r.free(t) }, syscall.ECONNREFUSED},
@@ -350,6 +351,16 @@ func TestOpenRefusals(t *testing.T) {
 	r.target.behave(script{})
 	d := r.open(t)
 	testkit.OK(t, r.each(d, []block.Op{{Len: 4096}})[0])
+}
+
+// The host identifier is the UUID of the host's NQN, or made from an NQN without one.
+func TestHostIdentifier(t *testing.T) {
+	id := hostID(uuidNQN + "00112233-4455-6677-8899-aabbccddeeff")
+	testkit.Equal(t, "of a UUID", fmt.Sprintf("%x", id), "00112233445566778899aabbccddeeff")
+	a, b := hostID("nqn.2026-01.org.example:a"), hostID("nqn.2026-01.org.example:b")
+	if a != hostID("nqn.2026-01.org.example:a") || a == b || a == [16]byte{} {
+		t.Errorf("of names: %x, %x", a, b)
+	}
 }
 
 func (r *rig) free(t *testing.T) netip.AddrPort {

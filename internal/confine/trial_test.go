@@ -14,6 +14,19 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
+func TestSupportIsDescribed(t *testing.T) {
+	for want, s := range map[string]confine.Support{
+		"neither seccomp filters nor Landlock": {},
+		"seccomp":                              {Seccomp: true},
+		"Landlock: files":                      {Landlock: 3},
+		"Landlock: files, TCP":                 {Landlock: 5},
+		"seccomp, what is refused is counted; Landlock: files, TCP, abstract sockets": {Seccomp: true, Listeners: true,
+			Landlock: 6},
+	} {
+		testkit.Equal(t, "support", s.String(), want)
+	}
+}
+
 func TestTrialSaysWhatLandlockWouldRefuse(t *testing.T) {
 	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	t.Chdir(dir)

@@ -3,6 +3,7 @@ package devmemtool
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -188,6 +189,12 @@ func TestFailures(t *testing.T) {
 		w.guests[0].change = func(d *Device) { d.GPUs = nil }
 		(<-w.send(t.Context(), "", fromClient)).want(t, "send", 1, "", "reaches no GPU")
 	})
+	t.Run("close", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.guests[0].change = func(d *Device) { d.Device = brokenClose{d.Device} }
+		_, s := w.both("x", toServer, fromClient)
+		s.want(t, "send", 1, "", "close nicport0: input/output error")
+	})
 	t.Run("nobody listens", func(t *testing.T) {
 		w := newWorld(t, 2)
 		recv := w.recv(t.Context(), toServer)
@@ -277,6 +284,10 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 func (brokenPipe) Read([]byte) (int, error)  { return 0, syscall.EPIPE }
+
+type brokenClose struct{ devmem.Device }
+
+func (d brokenClose) Close() error { return errors.Join(d.Device.Close(), syscall.EIO) }
 
 type noRules struct{ devmem.Device }
 

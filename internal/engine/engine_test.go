@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -50,4 +51,41 @@ func TestMemory(t *testing.T) {
 			c.Run(t, w)
 		})
 	}
+}
+
+// A call for which no memory can be had fails, and leaves its place to the next one.
+func TestNoMemoryForJobs(t *testing.T) {
+	d := lab.Uniform(1, lab.NIC{Model: lab.Virtio, QueuePairs: 2}, 16<<20)
+	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
+	n := testkit.Must(l.Port(0).InProcess(driver.Options{QueuePairs: 2, HostQueues: 1}))(t)
+	s := testkit.Must(stack.New(n, n.Control(), stack.Options{}))(t)
+	defer func() { testkit.OK(t, s.Close()) }()
+	b := testkit.Must(s.Register(0, 0, devmemtest.MemorySize))(t)
+	m := engine.New(n.Control(), &failing{n, 5})
+	for range 5 {
+		err := m.Put(t.Context(), b, 8, []byte("lost"))
+		testkit.ErrorIs(t, err, errNone)
+		testkit.ErrorSays(t, err, "put: memory for jobs: ")
+	}
+	testkit.OK(t, m.Put(t.Context(), b, 8, []byte("here")))
+	got := make([]byte, 6)
+	testkit.OK(t, m.Get(t.Context(), got, b, 7))
+	testkit.Equal(t, "bytes", string(got), "\x00here\x00")
+	testkit.OK(t, m.Gather(t.Context(), b, b, nil)) // no job: nothing to copy
+}
+
+var errNone = errors.New("no memory")
+
+// failing fails n times.
+type failing struct {
+	engine.DMA
+	n int
+}
+
+func (f *failing) AllocDMA(size int) ([]byte, uint64, error) {
+	if f.n--; f.n >= 0 {
+		return nil, 0, errNone
+	}
+	return f.DMA.AllocDMA(size)
 }

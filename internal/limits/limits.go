@@ -44,11 +44,13 @@ func (l Limit) Unless(given time.Duration) time.Duration {
 var slow atomic.Uint64
 
 // fromEnv reads Env once; a value that Parse refuses is ignored.
-var fromEnv = sync.OnceFunc(func() {
+var fromEnv = sync.OnceFunc(readEnv)
+
+func readEnv() {
 	if n, err := Parse(os.Getenv(Env)); err == nil {
 		raise(n)
 	}
-})
+}
 
 // Slow returns how many times slower this machine is: 1 to Max.
 func Slow() float64 {

@@ -3,6 +3,7 @@ package limits
 import (
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,16 @@ func TestLimitsFollowTheMachine(t *testing.T) {
 	testkit.Equal(t, "as long as there is", Limit(math.MaxInt64/2).Here(), math.MaxInt64)
 	testkit.Equal(t, "a QEMU that starts in no time", Started(0), 1)
 	testkit.Equal(t, "one that starts slowly", Started(2*knownStart), 2)
+}
+
+// At the first use of a limit, once a process, the environment tells how slow the machine is.
+func TestFirstUseReadsTheEnvironment(t *testing.T) {
+	t.Cleanup(func() { slow.Store(0) })
+	t.Setenv(Env, "4")
+	fromEnv = sync.OnceFunc(readEnv)
+	testkit.Equal(t, "first", Slow(), 4.0)
+	t.Setenv(Env, "5")
+	testkit.Equal(t, "later", Slow(), 4.0)
 }
 
 func TestSlowIsRead(t *testing.T) {

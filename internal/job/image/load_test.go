@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -52,6 +54,10 @@ func TestImagesAreFoundAgain(t *testing.T) {
 		testkit.ErrorIs(t, err, ErrNoImage)
 		testkit.ErrorSays(t, err, dir, "'vnic image build' makes one", tt.says)
 	}
+	testkit.OK(t, errors.Join(os.Remove(o.Dir+"/README"), os.Mkdir(o.Dir+"/README", 0o755)))
+	_, err := Load(o.Dir)
+	testkit.ErrorIs(t, err, unix.EISDIR) // something is there: "make one" would be wrong
+	testkit.ErrorSays(t, err, o.Dir+"/README")
 }
 
 // Load refuses an image with another protocol version, also one that does not contain its version.

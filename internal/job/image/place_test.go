@@ -135,4 +135,5 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	if err := writeFile("/no/such/dir/x", false, text("x")); err == nil || strings.Contains(err.Error(), ".new-") {
 		t.Error(err)
 	}
+	testkit.ErrorSays(t, writeFile("/dev/null/x", false, text("x")), "/dev/null/x: not a directory: ")
 }

@@ -216,6 +216,7 @@ func TestMistakes(t *testing.T) {
 		{text, "guests: {a: {nics: [{name: n}, {name: m, model: gve}], gpus: [{name: p}]}}", "a.p: NICs of both models"},
 		{"memory: 128M", "memory: 100M", "memory 100M: not a power of two"},
 		{"memory: 96M", "memory: 8T", "memory of 8T: at most 4T"},
+		{"memory: 96M", "memory: big", "big is not a number of bytes, as 4096, 64K, 256M or 4G"},
 		{"memory: 96M", "memory: 97M", "memory 97M: not a multiple of 2M"},
 		{"of: a.nic0", "of: nic0", `"nic0" is no NIC: guest and NIC, as a.nic0`},
 		{"of: b.nic0", "of: a.nic0", "the link of a.nic0 is there twice"},

@@ -83,6 +83,12 @@ func TestPathsFollowLinux(t *testing.T) {
 	}
 }
 
+func TestKindsOfPathsHaveNames(t *testing.T) {
+	for kind, want := range map[PathKind]string{NoPath: "none", Bus: "bus", HostBridge: "host bridge"} {
+		testkit.Equal(t, "name", kind.String(), want)
+	}
+}
+
 func TestHostBridgesOfOneNode(t *testing.T) {
 	for numa, want := range map[int]Distance{3: NODE, -1: SYS} {
 		tree := mustTree(t, socket("a", 0, numa), socket("b", 0, numa), below(Endpoint, "nic", "a", false),

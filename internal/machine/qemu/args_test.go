@@ -183,7 +183,8 @@ func TestOffloadsAreSettledOnce(t *testing.T) {
 }
 
 func TestBadConfigIsRefused(t *testing.T) {
-	small := sized(t, 4096)
+	small, closed := sized(t, 4096), sized(t, 4096)
+	testkit.OK(t, closed.Close())
 	pipe, other, err := os.Pipe()
 	testkit.OK(t, err)
 	defer func() { _, _ = pipe.Close(), other.Close() }()
@@ -205,6 +206,7 @@ func TestBadConfigIsRefused(t *testing.T) {
 		"two backends":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },
 		"multicast MAC": func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}} },
 		"disk no file":  func(c *Config) { c.Disks = []Disk{{}} },
+		"disk closed":   func(c *Config) { c.Disks = []Disk{{File: closed}} },
 		"disk pipe":     func(c *Config) { c.Disks = []Disk{{File: pipe}} },
 		"disk empty":    func(c *Config) { c.Disks = []Disk{{File: sized(t, 0)}} },
 		"disk odd":      func(c *Config) { c.Disks = []Disk{{File: sized(t, 1000)}} },

@@ -172,6 +172,17 @@ func TestReportIsBoundedAndEscaped(t *testing.T) {
 	}
 }
 
+func TestReportThatWouldBeTooLarge(t *testing.T) {
+	p := small()
+	p.Machines[0].Name = strings.Repeat("a", maxReport)
+	r := newRecorder(func() *stat.Page { return p })
+	defer r.Close()
+	b, err := r.Report()
+	testkit.ErrorIs(t, err, errTooLarge)
+	testkit.ErrorSays(t, err, "more than 2000000: the lab is too large for a report")
+	testkit.Equal(t, "bytes", len(b), 0)
+}
+
 // No memory is in use at the end of a run.
 func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	p := small()

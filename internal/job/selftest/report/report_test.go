@@ -145,6 +145,21 @@ func TestReports(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
+func TestNICsWithOneQueue(t *testing.T) {
+	for want, run := range map[string]results.Run{
+		"gve on vnic, 1 queue":   {Model: "gve", Device: "vnic", Queues: 1},
+		"gve on vnic":            {Model: "gve", Device: "vnic", Queues: 2},
+		"virtio-net-pci on qemu": {Model: "virtio-net-pci", Device: "qemu", Queues: 1},
+	} {
+		testkit.Equal(t, "NIC", device(&run), want)
+	}
+}
+
+func TestVerdictOfARunThatIsNotJudged(t *testing.T) {
+	got := text(t, func(b *bytes.Buffer) error { return verdict(b, &expect.Judgement{Why: "kernel 5.4 is not known"}) })
+	testkit.Equal(t, "verdict", got, "\nnot judged: kernel 5.4 is not known\n")
+}
+
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, run *results.Run) string {

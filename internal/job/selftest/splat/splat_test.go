@@ -69,6 +69,27 @@ func TestFunctionsAreNamed(t *testing.T) {
 	}
 }
 
+// After a fatal complaint results are worthless; a warning or a slow queue changes none.
+func TestFatalComplaints(t *testing.T) {
+	for kind, want := range map[Kind]bool{Oops: true, Bug: true, Lockup: true, Panic: true, HungTask: true, KASAN: true,
+		Warning: false, UBSAN: false, Lockdep: false, Stall: false, TxTimeout: false, RefLeak: false, Leak: false} {
+		testkit.Equal(t, string(kind), (&Splat{Kind: kind}).Fatal(), want)
+	}
+}
+
+// A block that ends before the line with its kind and place is a warning: the lines that came are its title.
+func TestBlocksWithoutALineOfTheirKind(t *testing.T) {
+	for text, want := range map[string]string{
+		"[    1.000000] ------------[ cut here ]------------\n[    1.000001] refcount underflow\n": "refcount underflow",
+		"[    1.000000] ------------[ cut here ]------------\n":                                    "------------[ cut here ]------------",
+	} {
+		list, _ := scan([]byte(text), 100)
+		if len(list) != 1 || list[0].Kind != Warning || list[0].Title != want {
+			t.Errorf("%q: %s", text, describe(list))
+		}
+	}
+}
+
 func TestBlockIsToldOfAtItsEnd(t *testing.T) {
 	var list []Splat
 	s := New(func(found Splat) { list = append(list, found) })

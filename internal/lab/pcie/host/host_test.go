@@ -176,6 +176,14 @@ func TestNoPCIIsAnError(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Read(f.proc, t.TempDir())), fs.ErrNotExist)
 }
 
+// A list of capabilities that leads back to itself ends.
+func TestCircularListOfCapabilities(t *testing.T) {
+	b := make([]byte, 4096)
+	binary.LittleEndian.PutUint32(b[0x100:], 0x200<<20|1)
+	binary.LittleEndian.PutUint32(b[0x200:], 0x100<<20|2)
+	testkit.Equal(t, "ACS redirects", acsRedirects(b), false)
+}
+
 func FuzzConfigurationSpace(f *testing.F) {
 	f.Add(config(redirectACS))
 	f.Add(config(0))
