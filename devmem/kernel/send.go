@@ -31,7 +31,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	defer c.wmu.Unlock()
 	var call *sendCall
 	mss := 0
-	if 2*len(rest) > maxPieces { // a range may begin and end with a small piece
+	if len(rest) > 1 { // group does not divide a range
 		mss = c.mss()
 	}
 	for len(rest) > 0 && err == nil {

@@ -353,6 +353,21 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
+// Four ranges may be ten pieces: a segment that the loopback interface could hold is sent as two.
+func TestWholePagesOfRangesArePieces(t *testing.T) {
+	td := newTestDevice(t)
+	tx := bindTX(t, td)
+	c, h := pair(t, td)
+	go io.Copy(io.Discard, h)
+	small := devmem.Range{Off: devmem.PageSize - 1, Len: 2}
+	large := devmem.Range{Off: devmem.PageSize - 1, Len: devmem.PageSize + 2}
+	n := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{small, large, large, small}))(t)
+	testkit.Equal(t, "bytes", n, 2*(2+devmem.PageSize+2))
+	c.sends.mu.Lock()
+	defer c.sends.mu.Unlock()
+	testkit.Equal(t, "sendmsgs", int(c.sends.base)+len(c.sends.recs), 2)
+}
+
 // SendDevmem itself reads completions when the socket's memory for them is full.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
