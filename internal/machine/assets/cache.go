@@ -183,12 +183,23 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes the entries of dir that were last modified more than unused ago, but for except.
+// Prune removes the entries of dir that were last modified more than unused ago, but for except and trees in use
+// (hold).
 func Prune(dir string, unused time.Duration, except string) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer func() { _ = root.Close() }()
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
-		if st, err := e.Info(); err == nil && e.Name() != except && time.Since(st.ModTime()) > unused {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		st, err := e.Info()
+		if err != nil || e.Name() == except || time.Since(st.ModTime()) <= unused {
+			continue
+		}
+		if tree, free := holdAlone(root, e.Name()); free {
+			_ = root.RemoveAll(e.Name())
+			_ = tree.Close() // nil: an error
 		}
 	}
 }

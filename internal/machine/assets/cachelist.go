@@ -293,9 +293,9 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	return err
 }
 
-// hold prevents a tree's removal by RemoveCached, with a shared flock on its directory if the file system has
-// locks, and for a time by Prune, as it sets the directory's time. It returns a descriptor, because the garbage
-// collector would close an os.File.
+// hold prevents a tree's removal by RemoveCached and Prune, with a shared flock on its directory if the file system
+// has locks, and for a time by Prune in any case, as it sets the directory's time. It returns a descriptor, because
+// the garbage collector would close an os.File.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}

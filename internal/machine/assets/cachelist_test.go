@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -212,6 +213,27 @@ func TestCacheThatIsNotThereIsNotMade(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
+}
+
+// A fetch removes old trees, but for those from which machines run.
+func TestOldTreesThatAreInUseStay(t *testing.T) {
+	c := filled(t)
+	dir := filepath.Join(c.dir, filepath.Dir(treeA))
+	fd := testkit.Must(hold(filepath.Join(c.dir, treeA)))(t)
+	left := func() (names []string) {
+		for _, e := range testkit.Must(os.ReadDir(dir))(t) {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	for _, name := range left() {
+		testkit.OK(t, os.Chtimes(filepath.Join(dir, name), time.Unix(1, 0), time.Unix(1, 0)))
+	}
+	Prune(dir, time.Hour, "")
+	testkit.Equal(t, "left", strings.Join(left(), " "), filepath.Base(treeA))
+	testkit.OK(t, unix.Close(fd))
+	Prune(dir, time.Hour, "")
+	testkit.Equal(t, "left", strings.Join(left(), " "), "")
 }
 
 func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {

@@ -61,7 +61,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		// Machines may still run from the previous tree: trees stay for at least 30 days after their last use (hold).
+		// Trees in use stay. Others stay for at least 30 days after their last use (hold), for file systems without locks.
 		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
