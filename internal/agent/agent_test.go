@@ -109,6 +109,38 @@ func TestCallsAreAnswered(t *testing.T) {
 	testkit.ErrorIs(t, c.Call(t.Context(), "hello", nil, nil), ErrClosed)
 }
 
+func TestEndOfAProgramIsReported(t *testing.T) {
+	c, _ := link(t)
+	for script, want := range map[string]ExecResult{
+		"cat; echo e >&2; exit 3": {Status: 3, Stdout: "in", Stderr: "e\n"},
+		"kill -9 $$":              {Status: -1},
+		`head -c 300000 /dev/zero | tr "\0" x; printf y`: {Stdout: strings.Repeat("x", execOutput-1) + "y"},
+	} {
+		got, err := Run.Call(t.Context(), c, Exec{Args: []string{"sh", "-c", script}, Stdin: "in"})
+		testkit.NoError(t, err)
+		if got != want {
+			t.Errorf("%s: %d, %.20q, %q", script, got.Status, got.Stdout, got.Stderr)
+		}
+	}
+	testkit.ErrorSays(t, testkit.Err(Run.Call(t.Context(), c, Exec{})), "exec: no program named")
+	testkit.ErrorSays(t, testkit.Err(Run.Call(t.Context(), c, Exec{Args: []string{"/no/such"}})),
+		"exec: fork/exec /no/such: no such file or directory")
+	testkit.ErrorSays(t, c.Call(t.Context(), "exec", []int{1}, nil), "exec: json: cannot unmarshal array")
+}
+
+func TestOwnAppletsAreNoTools(t *testing.T) {
+	for name, status := range map[string]int{"zap": 3, "vnic-own": 4, "add": 5} {
+		RegisterApplet(name, func([]string) int { return status })
+	}
+	testkit.Equal(t, "tools", strings.Join(Tools(), " "), "add zap")
+	if run, ok := LookupApplet("vnic-own"); !ok || run(nil) != 4 {
+		t.Error("vnic-own is not found")
+	}
+	if _, ok := LookupApplet("vnic-none"); ok {
+		t.Error("vnic-none is found")
+	}
+}
+
 func TestProgressComesInOrder(t *testing.T) {
 	c, _ := link(t)
 	var got []string
@@ -163,19 +195,45 @@ func TestWhatIsNoMessageIsDropped(t *testing.T) {
 }
 
 func TestDeathOfTheAgentEndsCalls(t *testing.T) {
-	c, guest := client(t)
-	go func() {
-		b := make([]byte, 1000)
-		_, _ = guest.Read(b)
-		_, _ = io.WriteString(guest, `{"id":1,"o`)
-		_ = WriteEvent(guest, EventPanic, Panic{Status: "exit status 2", Output: "panic: x"})
-		_ = guest.Close()
-	}()
-	err := c.Call(t.Context(), "hello", nil, nil)
-	var p *PanicError
-	if !errors.As(err, &p) || p.Output != "panic: x" {
-		t.Errorf("got %v", err)
+	for want, args := range map[string]any{
+		"guest agent ended (exit status 2)\n\tpanic: x": Panic{Status: "exit status 2", Output: "panic: x"},
+		"guest agent ended (unknown)\n\t":               []int{1},
+	} {
+		c, guest := client(t)
+		go func() {
+			b := make([]byte, 1000)
+			_, _ = guest.Read(b)
+			_, _ = io.WriteString(guest, `{"id":1,"o`)
+			_ = WriteEvent(guest, EventPanic, args)
+			_ = guest.Close()
+		}()
+		err := c.Call(t.Context(), "hello", nil, nil)
+		var p *PanicError
+		if !errors.As(err, &p) || p.Error() != want {
+			t.Errorf("got %v", err)
+		}
 	}
+}
+
+func TestIDOfARunningRequestIsRefused(t *testing.T) {
+	host, guest := net.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- Serve(t.Context(), guest, Env{}) }()
+	answers := bufio.NewScanner(host)
+	for _, c := range [][2]string{
+		{`{"id":1,"op":"test-wait","hello":{"protocol":2}}`, `"progress":"waiting"`},
+		{`{"id":1,"op":"test-echo"}`, `"error":"request 1 is already running"`},
+		{`{"id":1,"cancel":true}`, `"error":"context canceled"`},
+		{`{"id":1,"op":"test-echo","args":7}`, `{"id":1,"ok":7}`},
+		{`{"id":2,"op":"poweroff"}`, `{"id":2,"ok":null}`},
+	} {
+		testkit.Must(fmt.Fprintln(host, c[0]))(t)
+		if answers.Scan(); !strings.Contains(answers.Text(), c[1]) {
+			t.Fatalf("%s: %s", c[0], answers.Text())
+		}
+	}
+	testkit.OK(t, <-served)
+	_, _ = host.Close(), guest.Close()
 }
 
 // The file boot-780d5150.jsonl has the output of the init of vnic's commit 780d5150, which sends no version.

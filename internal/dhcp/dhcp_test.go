@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -160,6 +161,15 @@ func TestRefusalIsSaid(t *testing.T) {
 	})
 	testkit.ErrorSays(t, testkit.Err(lease(t.Context(), c)), "no more addresses")
 	<-done
+}
+
+func TestInterfaceThatCannotAskIsNamed(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const none = "vnic-no-such0"
+	testkit.ErrorSays(t, testkit.Err(Ask(t.Context(), "lo", nil)),
+		`DHCP on lo: MAC "": not that of an Ethernet interface`)
+	testkit.ErrorSays(t, testkit.Err(Ask(t.Context(), none, mac)), "DHCP on "+none+": ", "no such network interface")
+	testkit.ErrorIs(t, testkit.Err(listenUDP(t.Context(), none)), unix.ENODEV, "UDP")
 }
 
 func TestBadLeasesAreRefused(t *testing.T) {

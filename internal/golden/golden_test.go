@@ -1,10 +1,13 @@
 package golden
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -45,4 +48,6 @@ func TestCompare(t *testing.T) {
 	if errs := compare(dir, nil); len(errs) != 1 || write(dir, nil) == nil {
 		t.Errorf("no file: %v", errs)
 	}
+	testkit.ErrorIs(t, write(filepath.Join(dir, "other.bin/below"), nil), unix.ENOTDIR, "below a file")
+	testkit.ErrorIs(t, write(filepath.Join(t.TempDir(), "new"), map[string]string{"no/such": ""}), fs.ErrNotExist)
 }

@@ -238,6 +238,23 @@ func TestExec(t *testing.T) {
 	}
 }
 
+func TestWrongCommandsAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		sockets, command []string
+		says             string
+	}{
+		{nil, []string{"x"}, "no socket: vnic gpu-fd SOCKET... -- COMMAND"},
+		{[]string{"a"}, nil, "no command behind --: vnic gpu-fd SOCKET... -- COMMAND"},
+		{[]string{""}, []string{"x"}, "a socket has no name"},
+		{[]string{"a", "./a"}, []string{"x"}, "./a: twice"},
+		{[]string{"a"}, []string{"x", "--mem=/proc/self/fd/3,/proc/self/fd/4"},
+			"the command has /proc/self/fd/4, and with 1 socket the last descriptor is 3: name a socket for each GPU"},
+	} {
+		testkit.ErrorSays(t, Check(c.sockets, c.command), c.says)
+	}
+	testkit.OK(t, Check([]string{"a", "b"}, []string{"x", Path(0), Path(1)}))
+}
+
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(was limits.Limit) { patience = was }(patience)
@@ -280,6 +297,12 @@ func TestMistakes(t *testing.T) {
 		testkit.ErrorSays(t, err, path+": ")
 		testkit.ErrorSays(t, err, want)
 	}
+	testkit.ErrorSays(t, testkit.Err(Receive(t.Context(), strings.Repeat("x", MaxPath+1))),
+		"108 bytes, a socket's name has 107 at most")
+	port := filepath.Join(dir, "port")
+	serves("port"+Suffix, silent)
+	testkit.ErrorSays(t, testkit.Err(Receive(t.Context(), port)),
+		port+": that is the socket of a port: its GPU's is "+port+Suffix)
 	nobody, err := serves("silent", silent), error(nil)
 	patience = limits.Limit(20 * time.Millisecond)
 	testkit.Eventually(t, "a connection to the silent one", func() bool { // the time may be too short to connect

@@ -2,7 +2,10 @@ package guestnvme
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"math"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/agent"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -51,6 +55,59 @@ func TestBadTargetsAndConnectionsAreRefused(t *testing.T) {
 		change(&c)
 		testkit.ErrorIs(t, testkit.Err(Connect(t.Context(), nil, c)), unix.EINVAL, name)
 	}
+}
+
+// guest returns the host's end of the results channel of a guest with this package's operations.
+func guest(t *testing.T) *agent.Client {
+	t.Helper()
+	Ops()
+	host, end := net.Pipe()
+	c := agent.NewClient(host)
+	served := make(chan error, 1)
+	go func() { served <- agent.Serve(t.Context(), end, agent.Env{}) }()
+	t.Cleanup(func() {
+		_, _ = c.Close(), end.Close()
+		<-served
+	})
+	return c
+}
+
+func TestErrorsOfAGuestReachItsHost(t *testing.T) {
+	c := guest(t)
+	none := Range{Device: "vnicnone"}
+	for says, err := range map[string]error{
+		`nvme.read: device "../sda": invalid argument`: testkit.Err(Digest(t.Context(), c, Range{Device: "../sda"})),
+		"nvme.read: vnicnone: no such block device":    testkit.Err(Compare(t.Context(), c, none, 1)),
+		"nvme.connect: NQN":                            opConnect.Do(t.Context(), c, Connection{}),
+		"nvme.write: vnicnone: no such block device":   Write(t.Context(), c, none, 1),
+		`nvme.disconnect: controller "x/y": invalid`:   Disconnect(t.Context(), c, "x/y"),
+	} {
+		testkit.ErrorSays(t, err, says)
+	}
+	testkit.OK(t, Disconnect(t.Context(), c, "vnicnone"))
+	testkit.OK(t, Stop(t.Context(), c))
+}
+
+func TestWrongAnswersOfAGuestAreRefused(t *testing.T) {
+	c := guest(t)
+	var result any
+	for _, op := range []string{"nvme.read", "nvme.connect"} {
+		agent.Register(op, func(context.Context, json.RawMessage) (any, error) { return result, nil })
+	}
+	t.Cleanup(Ops)
+	all := Range{Device: "vda", Len: 512}
+	conn := Connection{Addr: netip.MustParseAddrPort("10.0.0.1:4420"), NQN: "nqn.x", NSIDs: []uint32{1, 2}}
+	result = readResult{SHA256: []byte("abc"), Match: 513}
+	testkit.ErrorSays(t, testkit.Err(Digest(t.Context(), c, all)), "nvme.read: a digest of 3 bytes")
+	testkit.ErrorSays(t, testkit.Err(Compare(t.Context(), c, all, 1)), "nvme.read: 513 bytes the same, of 512")
+	sum := sha256.Sum256(nil)
+	result = readResult{SHA256: sum[:], Match: 512}
+	testkit.Equal(t, "digest", testkit.Must(Digest(t.Context(), c, all))(t), sum)
+	testkit.Equal(t, "same", testkit.Must(Compare(t.Context(), c, all, 1))(t), 512)
+	result = Controller{Name: "nvme0", Namespaces: make([]Namespace, 1)}
+	testkit.ErrorSays(t, testkit.Err(Connect(t.Context(), c, conn)), "nvme.connect: the guest gave 1 namespaces of 2")
+	conn.NSIDs = nil
+	testkit.Equal(t, "name", testkit.Must(Connect(t.Context(), c, conn))(t).Name, "nvme0")
 }
 
 func TestConnectionWaitsForOneNamespace(t *testing.T) {

@@ -2,6 +2,7 @@ package guesttools
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +48,27 @@ func TestFillAddsWhatIsLacking(t *testing.T) {
 	if err := fill(many, t.TempDir()); err == nil || !strings.Contains(err.Error(), "2000 files") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// What the guest's root gets after Mount is bound and linked, except for what Root has, vnic, and links to /usr.
+func TestOnlyMissingLinksAreCopied(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for _, name := range []string{"bin", "vnic", "init", "new"} {
+		testkit.OK(t, os.Symlink("there/"+name, filepath.Join(from, name)))
+	}
+	testkit.OK(t, os.Symlink("before", filepath.Join(to, "init")))
+	for _, name := range []string{"etc/x", "file"} {
+		write(t, filepath.Join(from, name), "")
+	}
+	testkit.OK(t, os.Mkdir(filepath.Join(to, "etc"), 0o755))
+	testkit.OK(t, bindAll(from, to))
+	var got []string
+	for _, e := range testkit.Must(os.ReadDir(to))(t) {
+		target, _ := os.Readlink(filepath.Join(to, e.Name()))
+		got = append(got, e.Name()+" "+target)
+	}
+	testkit.Equal(t, "entries", strings.Join(got, ", "), "etc , init before, new there/new")
+	testkit.ErrorIs(t, bindAll(filepath.Join(from, "none"), to), fs.ErrNotExist)
 }
 
 func TestMountRefusesWhatIsNoConfiguration(t *testing.T) {

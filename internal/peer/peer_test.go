@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 
@@ -89,14 +91,50 @@ func TestRefusalsAreBounded(t *testing.T) {
 	for range peer.MaxRefusalLogs + 5 {
 		r.Refused(slog.LevelWarn, "PLEASE", "error", errors.New("no"))
 	}
+	r.Repeated()
 	r.End()
 	testkit.Equal(t, "lines", strings.Count(log.String(), "\n"), peer.MaxRefusalLogs+1)
 	for _, want := range []string{`level=WARN msg="test request refused" request=PLEASE error=no`,
-		`msg="more test requests were refused than logged" count=5`} {
+		`msg="more test requests were refused than logged" count=6`} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in\n%s", want, log.String())
 		}
 	}
+}
+
+// This process is the peer, too, and maps the file privately.
+func TestMemoryThatThePeerDoesNotShareIsLogged(t *testing.T) {
+	testkit.LeavesNothing(t)
+	a, b := testkit.SocketPair(t)
+	defer a.Close()
+	defer b.Close()
+	var log strings.Builder
+	space := dma.NewSpace("test", dma.NewFiles())
+	defer func() { testkit.OK(t, space.Close()) }()
+	peer.WatchMemory(space, a, slog.New(slog.NewTextHandler(&log, nil)))
+	add := func() int {
+		f := testkit.Memfd(t, 4096)
+		m := testkit.Must(unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE))(t)
+		defer func() { testkit.OK(t, unix.Munmap(m)) }()
+		iova := uint64(len(space.Regions())) * 4096
+		testkit.OK(t, space.Add(dma.Map{IOVA: iova, Size: 4096, FD: int(f.Fd())}))
+		return strings.Count(log.String(), "\n")
+	}
+	testkit.Equal(t, "lines", add(), 1)
+	for _, want := range []string{"address=0x0 size=0x1000 file=\"/memfd:Test", fmt.Sprintf(" process=%d ", os.Getpid()),
+		"share=on"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, log.String())
+		}
+	}
+	for range peer.MaxRefusalLogs {
+		add()
+	}
+	testkit.Equal(t, "lines", strings.Count(log.String(), "\n"), peer.MaxRefusalLogs)
+	peer.Unwatch(space)
+	peer.WatchMemory(space, a, slog.New(slog.NewTextHandler(&log, nil)))
+	peer.Unwatch(space)
+	testkit.Equal(t, "lines after Unwatch", add(), peer.MaxRefusalLogs)
 }
 
 func TestWrap(t *testing.T) {

@@ -1,7 +1,11 @@
 package rtnl
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -92,6 +96,23 @@ func TestErrorsAreTheKernels(t *testing.T) {
 	testkit.OK(t, RemoveAddr(a, p4))
 	testkit.OK(t, AddAddr(a, p4, false)) // the kernel has removed the route
 	testkit.OK(t, AddDefaultRoute(a, netip.MustParseAddr("192.0.2.1"), unix.RTNH_F_ONLINK))
+}
+
+// Interfaces of other drivers, and interfaces without a device, as lo, are left out.
+func TestInterfacesOfADriverAreInTheOrderOfTheirDevices(t *testing.T) {
+	sys := t.TempDir()
+	for name, device := range map[string]string{"a": "pci/05/net", "b": "pci/03/net", "c": "pci/04/other", "lo": ""} {
+		class := filepath.Join(sys, "class/net", name)
+		testkit.OK(t, os.MkdirAll(class, 0o755))
+		if place, driver := filepath.Split(filepath.Join(sys, device)); device != "" {
+			testkit.OK(t, errors.Join(os.MkdirAll(place, 0o755), os.Symlink("/drivers/"+driver, place+"driver"),
+				os.Symlink(place, filepath.Join(class, "device"))))
+		}
+	}
+	for driver, want := range map[string]string{"net": "[b a]", "other": "[c]", "none": "[]"} {
+		testkit.Equal(t, driver, fmt.Sprint(testkit.Must(OfDriver(sys, driver))(t)), want)
+	}
+	testkit.ErrorIs(t, testkit.Err(OfDriver("[", "net")), filepath.ErrBadPattern)
 }
 
 func TestWatchReportsChanges(t *testing.T) {

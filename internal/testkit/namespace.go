@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"errors"
+	"flag"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -37,6 +38,10 @@ func InNamespace(t *testing.T) bool {
 	}
 	run := func(flags uintptr) ([]byte, error) {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.count=1")
+		if f := flag.Lookup("test.gocoverdir"); f != nil && f.Value.String() != "" {
+			// The files of both processes make the profile.
+			cmd.Args = append(cmd.Args, "-test.gocoverdir="+f.Value.String())
+		}
 		cmd.Env = append(os.Environ(), inNamespace+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
 		if flags&unix.CLONE_NEWUSER != 0 {

@@ -108,6 +108,19 @@ func TestImageHasTheFirstWordOfItsEnvironment(t *testing.T) {
 	}
 }
 
+func TestGuestOfAHostHasNoProgramOfItsOwn(t *testing.T) {
+	r, w, err := os.Pipe()
+	testkit.OK(t, err)
+	defer r.Close()
+	stderr := os.Stderr
+	os.Stderr = w
+	status := Applet(nil)
+	os.Stderr = stderr
+	testkit.OK(t, w.Close())
+	testkit.Equal(t, "status", status, 2)
+	testkit.Equal(t, "stderr", string(testkit.Must(io.ReadAll(r))(t)), "vnic-guest: not to be started by hand\n")
+}
+
 func TestConsoleIsTheLastOne(t *testing.T) {
 	root := t.TempDir()
 	active := filepath.Join(root, "sys/class/tty/console/active")

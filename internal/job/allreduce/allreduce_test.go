@@ -245,12 +245,49 @@ func TestTable(t *testing.T) {
 	}
 }
 
+func TestRowsGrowByTheFactor(t *testing.T) {
+	for _, c := range []struct {
+		min, max, factor uint64
+		want             string
+	}{{8, 130, 4, "[2 8 32]"}, {8, 8, 0, "[2]"}, {8 << 30, 16 << 30, 1 << 40, "[2147483648]"}} {
+		o := options(t, 2)
+		o.Min, o.Max, o.Factor = c.min, c.max, c.factor
+		testkit.OK(t, o.rows())
+		testkit.Equal(t, fmt.Sprintf("rows of %+v", c), fmt.Sprint(o.Counts), c.want)
+	}
+}
+
+// Bytes that were sent again do not count.
+func TestMetersAgainstTheProof(t *testing.T) {
+	good := Rank{P2P: true, Out: session.Where{Place: session.Place{Device: 110}, Retransmitted: 10}}
+	good.In.Device, good.Expected.Out, good.Expected.In = 50, 100, 50
+	for says, c := range map[string]struct {
+		mode string
+		set  func(*Rank)
+	}{
+		"": {transfer.Devmem, func(*Rank) {}},
+		"99 bytes out, without those that were sent again, and not 100": {transfer.Devmem,
+			func(x *Rank) { x.Out.Retransmitted++ }},
+		"51 bytes in, without those that were sent again, and not 50": {transfer.Devmem, func(x *Rank) { x.In.Device++ }},
+		"payload in host memory: 0 bytes out, 1 in": {transfer.Devmem,
+			func(x *Rank) { x.In.Device, x.In.Host = 49, 1 }},
+		"without peer-to-peer payload in device memory: 110 bytes out, 50 in": {transfer.Devmem,
+			func(x *Rank) { x.P2P = false }},
+		"payload in device memory: 110 bytes out, 50 in": {transfer.Copy, func(*Rank) {}},
+	} {
+		x := good
+		c.set(&x)
+		testkit.Equal(t, "finding", x.wrongCount(c.mode), says)
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Options)
 		says string
 	}{
 		"operation":        {func(o *Options) { o.Op = "scan" }, "--op scan: all_reduce, "},
+		"type":             {func(o *Options) { o.Type = 0 }, "--dtype: int32, float or bfloat16"},
 		"mode":             {func(o *Options) { o.Modes = []string{"rdma"} }, "--mode rdma"},
 		"no guest":         {func(o *Options) { o.Guests = 0 }, "--guests 0: 1 to 64"},
 		"guests":           {func(o *Options) { o.Guests = 65 }, "--guests 65: 1 to 64"},

@@ -260,6 +260,17 @@ func TestWrongRuns(t *testing.T) {
 	}
 }
 
+func TestNameOfAFileHasItsFormat(t *testing.T) {
+	for url, want := range map[string]string{
+		"http://localhost/x.safetensors?a=b": Safetensors, "http://localhost/x?y=.safetensors": Raw, "": Raw,
+	} {
+		o := options(t, "", 1<<20)
+		o.URL = url
+		testkit.OK(t, o.Complete())
+		testkit.Equal(t, "format of "+url, o.Format, want)
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	for says, set := range map[string]func(*Options){
 		"--format tar":            func(o *Options) { o.Format = "tar" },

@@ -29,6 +29,8 @@ After this operation, 193 MB of additional disk space will be used.
 		"other hash": "'u' a_1_all.deb 1 MD5Sum:" + sum,
 		"short hash": "'u' a_1_all.deb 1 SHA256:abcd",
 		"size":       "'u' a_1_all.deb x SHA256:" + sum,
+		"huge":       "'u' a_1_all.deb 9223372036854775808 SHA256:" + sum,
+		"escape":     "'u' a_1%zz_all.deb 1 SHA256:" + sum,
 		"name":       "'u' a.deb 1 SHA256:" + sum,
 		"path":       "'u' ../a_1_all.deb 1 SHA256:" + sum,
 		"fields":     "'u' a_1_all.deb 1",

@@ -230,6 +230,16 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 	empty(t, filepath.Join(c.dir, "tmp"))
 }
 
+func TestProgressIsShown(t *testing.T) {
+	for want, p := range map[string]Progress{
+		"download qemu, 45 %": {Step: "download", What: "qemu", Done: 90, Total: 200},
+		"unpack x, 3 steps":   {Step: "unpack", What: "x", Done: 3},
+		"update sid":          {Step: "update", What: "sid"},
+	} {
+		testkit.Equal(t, "progress", p.String(), want)
+	}
+}
+
 func TestNoSpaceIsSaid(t *testing.T) {
 	c := cache{filepath.Join(t.TempDir(), "not", "yet")}
 	testkit.NoError(t, c.checkSpace(1))
