@@ -115,6 +115,8 @@ func TestEndOfAProgramIsReported(t *testing.T) {
 		"cat; echo e >&2; exit 3": {Status: 3, Stdout: "in", Stderr: "e\n"},
 		"kill -9 $$":              {Status: -1},
 		`head -c 300000 /dev/zero | tr "\0" x; printf y`: {Stdout: strings.Repeat("x", execOutput-1) + "y"},
+		`head -c 300000 /dev/zero; head -c 300000 /dev/zero >&2; printf y`: {
+			Stdout: strings.Repeat("\x00", maxText/6-1) + "y", Stderr: strings.Repeat("\x00", maxText/6-1)},
 	} {
 		got, err := Run.Call(t.Context(), c, Exec{Args: []string{"sh", "-c", script}, Stdin: "in"})
 		testkit.NoError(t, err)

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os/exec"
 
@@ -18,14 +19,18 @@ type Exec struct {
 	Stdin string   `json:"stdin,omitempty"`
 }
 
-// ExecResult is the result of Run, with at most the last execOutput bytes of each output.
+// ExecResult is the result of Run, with the last execOutput bytes of each output, or fewer, so that their JSON has at
+// most maxText bytes.
 type ExecResult struct {
 	Status int    `json:"status"` // exit status; -1 = ended by a signal
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
 }
 
-const execOutput = 256 << 10
+const (
+	execOutput = 256 << 10
+	maxText    = MaxLine * 3 / 8 // two fit in a line, with the rest of the answer
+)
 
 var stretch = NewOperation[float64, None]("slow")
 
@@ -57,7 +62,18 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return r, err
 	}
-	return ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
+	return ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: end(out.Bytes()), Stderr: end(errs.Bytes())}, nil
+}
+
+// end returns the end of b whose JSON has at most maxText bytes: a byte may need six.
+func end(b []byte) string {
+	for {
+		j, _ := json.Marshal(string(b)) // a string can always be encoded
+		if len(j) <= maxText {
+			return string(b)
+		}
+		b = b[len(b)-len(b)*maxText/len(j):]
+	}
 }
 
 // Tail is a writer that keeps the last Max bytes.
