@@ -186,7 +186,8 @@ func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	for i, r := range ranges {
 		g := q.n.gpu(r.GPU)
-		if g == nil || r.Len == 0 || r.Off > g.Size || uint64(r.Len) > g.Size-r.Off || payload > maxFrame {
+		if g == nil || r.Len == 0 || r.Off > g.Size || uint64(r.Len) > g.Size-r.Off ||
+			payload+int(r.Len) > maxFrame {
 			return 0, fmt.Errorf("range %d: %d bytes at %#x of GPU %d: no such place, or more than %d bytes: %w", i, r.Len,
 				r.Off, r.GPU,
 				maxFrame, unix.EFAULT)

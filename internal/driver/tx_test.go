@@ -27,6 +27,7 @@ func TestTransmitErrors(t *testing.T) {
 		{"range behind the GPU", 0, TxFrame{Header: good.Header, Device: []Range{{3, testGPUSize, 1}}}, unix.EFAULT},
 		{"range beyond the GPU", 0, TxFrame{Header: good.Header, Device: []Range{{3, testGPUSize - 1, 2}}}, unix.EFAULT},
 		{"range that wraps", 0, TxFrame{Header: good.Header, Device: []Range{{3, 1<<64 - 1, 2}}}, unix.EFAULT},
+		{"range that is too long", 0, TxFrame{Header: good.Header, Device: []Range{{3, 0, maxFrame + 1}}}, unix.EFAULT},
 		{"no such GPU", 0, TxFrame{Header: good.Header, Device: []Range{{0, 0, 1}}}, unix.EFAULT},
 		{"segmentation not offered", 0, TxFrame{Header: good.Header, NeedsCsum: true, GSOType: splitter.GSOTCPv6, GSOSize: 1},
 			ErrFeature},

@@ -73,9 +73,13 @@ func below(dir string, err error) bool {
 	var l *os.LinkError
 	switch {
 	case errors.As(err, &p):
-		return strings.HasPrefix(p.Path, dir)
+		return within(dir, p.Path)
 	case errors.As(err, &l):
-		return strings.HasPrefix(l.New, dir)
+		return within(dir, l.New)
 	}
 	return false
+}
+
+func within(dir, name string) bool {
+	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }

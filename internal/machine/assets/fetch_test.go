@@ -265,6 +265,7 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 		}
 	}
 	for _, err := range []error{nil, errors.New("other"), openError("/modules/x.ko", unix.EACCES),
+		openError("/cache2/x", unix.EACCES),
 		&Missing{Err: openError("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
 			t.Errorf("%v became %v", err, got)

@@ -79,7 +79,7 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 }
 
 // warning matches a warning about a source or header file.
-var warning = regexp.MustCompile(`(?m)^(\S*/)?[a-z]+\.[ch]:[0-9:]* warning`)
+var warning = regexp.MustCompile(`(?m)^[^\s:]+\.[ch]:[0-9:]* warning`)
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }
 

@@ -51,7 +51,7 @@ for last; do :; done
 : > "${TMPDIR:-/tmp}/cc$$.s" # as gcc leaves it when it is killed
 case "$*" in *"/dev/null") exit 0 ;; esac
 if grep -q wrong "$last"; then echo "$last:1:1: error: it is wrong" >&2; exit 1; fi
-if grep -q doubtful "$last"; then echo "$last:1:1: warning: it is doubtful" >&2; fi
+if grep -q doubtful "$last"; then echo "./include/linux/mm_types.h:1:1: warning: it is doubtful" >&2; fi
 cp "$last" "${last%/*}/vnicgpu.ko"
 `, bin, "mycc")
 	put(t, 0o755, "#!/bin/sh\n", bin, "ld")
