@@ -2,13 +2,15 @@ package driver
 
 import "fmt"
 
-// call is a function for the polling goroutine, which owns the receive queues.
+// call is a function that the polling goroutine, the owner of the receive queues, is to run. done gets f's error, or
+// ErrClosed if the goroutine ends before it has run f.
 type call struct {
 	f    func() error
 	done chan error
 }
 
-// The polling goroutine must not call do.
+// do makes the polling goroutine run f, and returns f's error, or ErrClosed if that goroutine has ended. The polling
+// goroutine must not call do.
 func (n *NIC) do(f func() error) error {
 	c := &call{f: f, done: make(chan error, 1)}
 	n.mu.Lock()
@@ -23,7 +25,7 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
-// With ended, later calls are refused.
+// takeCalls removes and returns the calls that wait. If ended is true, do returns ErrClosed from now on.
 func (n *NIC) takeCalls(ended bool) []*call {
 	n.mu.Lock()
 	defer n.mu.Unlock()

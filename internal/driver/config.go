@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/virtionet"
 )
 
-// errNoConfig means that a transport cannot read the configuration space.
+// errNoConfig is the error of transport.config if the transport has no access to the configuration space.
 var errNoConfig = errors.New("no configuration space")
 
 // Offsets in struct virtio_net_config (virtio 1.3, 5.1.4).
@@ -28,7 +28,8 @@ const (
 	minMTU     = 68
 )
 
-// mac and mtu, if set, take precedence over the device's configuration.
+// readConfig determines the MAC, the MTU and the number of queue pairs. mac, if not nil, and mtu, if not 0, take
+// precedence over the device's configuration space.
 func (n *NIC) readConfig(mac net.HardwareAddr, mtu int) error {
 	n.mac, n.mtu = mac, mtu
 	if n.mac == nil && n.features&virtionet.FMAC != 0 {
@@ -79,7 +80,8 @@ func (n *NIC) countPairs() error {
 	return nil
 }
 
-// linkUp is true without a readable link status.
+// linkUp reports whether the link is up. It returns true if VIRTIO_NET_F_STATUS was not negotiated, or if the status
+// cannot be read.
 func (n *NIC) linkUp() bool {
 	if n.features&virtionet.FStatus == 0 {
 		return true

@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The command for the control queue (virtio 1.3, 5.1.6.5), and the device's answer for success.
+// The class and the command that the driver sends on the control queue (virtio 1.3, 5.1.6.5), and the device's answer
+// for success.
 const (
 	ctrlMQ         = 4 // VIRTIO_NET_CTRL_MQ
 	ctrlMQPairsSet = 0 // VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET
@@ -42,7 +43,7 @@ func (q *controlQueue) setPairs(n int) error {
 	return q.command(ctrlMQ, ctrlMQPairsSet, data[:])
 }
 
-// command sends a command and waits for the device's acknowledgement, at most limits.DeviceCommand.
+// command sends a command and waits for the device's acknowledgement, at most limits.DeviceCommand times limits.Slow.
 func (q *controlQueue) command(class, cmd byte, data []byte) error {
 	const ack = PageSize / 2
 	b := q.mem.b

@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// testDevice is a virtio-net device behind a vhost-user backend that sends each frame back, on the receive
-// queue that steer returns, and can be made to misbehave.
+// testDevice is a virtio-net device behind a vhost-user backend that sends each frame of the driver back, on the
+// receive queue that steer returns, answers control frames, and can be made to misbehave.
 type testDevice struct {
 	control.Handler
 	vhostuser.QueueDevice
@@ -38,12 +38,12 @@ type testDevice struct {
 	queues     []*testQueue
 	backlog    []testFrame
 	split      map[int]bool
-	refuse     int // so many times SetSplit fails
+	refuse     int // how many more times SetSplit fails
 	generation uint32
-	steer      func(frame []byte) int // -1: drop
-	hold       bool                   // the driver's frames are not sent back, and their chains not returned
+	steer      func(frame []byte) int // the receive queue for a frame; -1: drop it
+	hold       bool                   // the driver's frames are not sent back; release returns their chains
 	mangle     func(h *netHdr)
-	flush      bool // return a queue's chains when its split goes off
+	flush      bool // return a queue's receive chains when its split is turned off
 	longest    int
 
 	hangUp context.CancelFunc
@@ -131,7 +131,7 @@ func (d *testDevice) work() {
 			continue
 		}
 		unix.Poll(fds, -1)
-		d.mu.Lock() // a stopped queue has closed its kick: do not read a new descriptor with its number
+		d.mu.Lock() // StopQueue, under mu, closes a queue's kick: do not read a new descriptor with its number
 		var b [8]byte
 		unix.Read(d.wakeFD, b[:])
 		for _, q := range d.queues {
@@ -143,7 +143,8 @@ func (d *testDevice) work() {
 	}
 }
 
-// process moves frames once; more: there is more work.
+// process takes frames from the transmit queues and delivers what it can of the backlog, once. more reports whether a
+// queue already has new chains for it.
 func (d *testDevice) process() (more bool) {
 	token := d.space.Enter()
 	defer d.space.Leave(token)
@@ -215,7 +216,7 @@ func (d *testDevice) deliver() {
 	}
 }
 
-// receive writes one whole frame, or nothing.
+// receive writes one whole frame to a queue, or returns false if the queue has too few chains.
 func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 	hdrLen := 0
 	if d.split[f.queue] {
@@ -455,7 +456,7 @@ func (d *testDevice) SetSplit(s control.Split) error {
 	return nil
 }
 
-// loseState loses the in-band state, as a restarted backend does.
+// loseState clears the in-band state and begins a new generation, as a restarted backend does.
 func (d *testDevice) loseState() {
 	d.do(func() {
 		d.generation++

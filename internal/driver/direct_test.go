@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// direct is a transport; device addresses are offsets in mem.
+// direct is a transport without a device; a test writes the used rings itself. IOVAs are offsets in mem.
 type direct struct {
 	mem   []byte
 	used  int
@@ -25,7 +25,7 @@ type direct struct {
 
 const directGPU = 1 << 40
 
-// newDirect makes a NIC with two pairs, no polling goroutine, and queue 1 bound.
+// newDirect makes a NIC with two pairs, no polling goroutine, and receive queue 1 bound.
 func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Receiver) (*NIC, *direct) {
 	t.Helper()
 	mem := testkit.Must(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
@@ -36,7 +36,7 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
-	n.settingUp.Store(true) // no set-up, which nobody would answer
+	n.settingUp.Store(true) // so that setUpAgain starts no set-up, which nobody would answer
 	testkit.OK(t, n.initialize([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
@@ -108,7 +108,7 @@ func header(flags, gso byte, hdrLen, buffers uint16) []byte {
 	return b[:]
 }
 
-// pageOwner is a PageSource and a Receiver that knows which pages the NIC has.
+// pageOwner is a PageSource and a Receiver that records which pages the NIC has.
 type pageOwner struct {
 	t     testing.TB
 	free  []uint64
@@ -267,13 +267,13 @@ func newQuiet(t testing.TB) (step func()) {
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestFramesAllocateNothing(t *testing.T) {
 	step := newQuiet(t)
-	for range 600 { // uses all slots
+	for range 600 { // so that every slot is used once
 		step()
 	}
 	testkit.Equal(t, "allocations for two frames sent and two received", testing.AllocsPerRun(1000, step), 0)
 }
 
-// BenchmarkFrames sends two frames, one from a GPU, and receives two, one split.
+// BenchmarkFrames sends two frames, one with payload in a GPU, and receives two, one of them split.
 func BenchmarkFrames(b *testing.B) {
 	step := newQuiet(b)
 	b.ReportAllocs()

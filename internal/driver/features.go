@@ -16,7 +16,8 @@ func featureString(f uint64) string {
 	return vhostuser.Features{Bits: f, Device: &virtionet.FeatureNames}.String()
 }
 
-// A feature is accepted only with the features that it needs (virtio 1.3, 5.1.3.1).
+// chooseFeatures returns those offered features that the driver wants, but not those that need a missing one (virtio
+// 1.3, 5.1.3.1). If a mandatory one is not offered, it returns ErrFeature.
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {
@@ -41,16 +42,16 @@ func chooseFeatures(offered uint64) (uint64, error) {
 	return f, nil
 }
 
-// Offloads are the offloads that the driver and the device have negotiated.
+// Offloads are the offloads that the driver and the device have negotiated, and whether queues can be reset.
 type Offloads struct {
-	TxCsum     bool // the device completes checksums (TxFrame.NeedsCsum)
-	TxTSO4     bool // the device segments (TxFrame.GSOType), over IPv4
+	TxCsum     bool // the device completes checksums (NeedsCsum); else the driver does, but not over Device ranges
+	TxTSO4     bool // the device segments TCP over IPv4 (TxFrame.GSOType)
 	TxTSO6     bool
-	TxECN      bool // GSO packets with CWR set
-	RxCsum     bool // the device may leave checksums incomplete
-	RxTSO4     bool // RxFrame.GSOType may be set
+	TxECN      bool // the device accepts GSO packets with CWR set
+	RxCsum     bool // the device may leave checksums incomplete (RxFrame.CsumGood)
+	RxTSO4     bool // RxFrame.GSOType may be splitter.GSOTCPv4
 	RxTSO6     bool
-	QueueReset bool // UnbindQueue can stop the queue
+	QueueReset bool // UnbindQueue stops the queue; if false, it waits until the device has returned the queue's chains
 }
 
 func offloads(f uint64) Offloads {

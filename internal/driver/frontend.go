@@ -17,14 +17,15 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// Addresses in the memory map that a frontend announces: the driver's memory is at guest-physical address 0,
-// GPUs without FrontendGPU.Addr are far behind it.
+// Addresses in the memory map that a frontend announces, and sizes of its memory. The driver's memory is at
+// guest-physical address 0, GPU i of FrontendOptions.GPUs, if it has no Addr, at gpuBase+i*gpuStride. User addresses
+// are higher by userBase. Memory of the driver that is not allocated is a hole of the memfd.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
 	gpuStride  = 1 << 40
-	ramPerPair = 32 << 20  // bytes, for rings of 256 entries; memory that is not allocated is a hole of the memfd
-	ramExtra   = 256 << 20 // bytes, for AllocDMA
+	ramPerPair = 32 << 20  // bytes for each queue pair, times RingSize/256 if that is more than 1
+	ramExtra   = 256 << 20 // bytes besides, for AllocDMA
 )
 
 // frontend is the transport of a NIC from Attach: a vhost-user frontend, whose memory plays the role of a
@@ -32,25 +33,25 @@ const (
 type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger
-	mtu     int // 0: not sent
+	mtu     int // sent to the backend, if it has PROTOCOL_F_NET_MTU; 0: not sent
 	proto   uint64
 	gpus    []FrontendGPU
 	fd      int // memfd
 	ram     []byte
 	used    int
-	kicks   []int // eventfds by queue; -1: not set up
+	kicks   []int // eventfds by queue; -1: not made yet
 	call    int
 	sl      *sleeper
 	started []bool
 	halted  bool
 
 	conn    *net.UnixConn // owned by front
-	peek    *os.File      // a duplicate, to detect hangup
+	peek    *os.File      // a duplicate of conn's descriptor, to detect hangup; nil before watch
 	monitor sync.WaitGroup
 }
 
-// watch calls gone if the backend hangs up before halt. It peeks at a duplicate descriptor: front reads the
-// connection only when it expects an answer.
+// watch starts a goroutine that calls gone if the connection ends or fails before halt. The goroutine peeks at a
+// duplicate descriptor: front reads the connection only when it expects an answer.
 func (f *frontend) watch(gone func(error), _ func(string)) error {
 	fd := -1
 	err := scm.Control(f.conn, func(c int) (err error) { fd, err = scm.Dup(c); return err })
@@ -81,7 +82,8 @@ var errHangup = fmt.Errorf("the vhost-user backend hung up: %w", unix.ENODEV)
 
 func (f *frontend) lost() error { return errHangup }
 
-// Attach starts the device behind a vhost-user backend, with the GPUs as memory regions.
+// Attach shares memory of the driver and the GPUs' memory with a vhost-user backend, as memory regions, and starts
+// the device behind the backend.
 func Attach(o FrontendOptions) (*NIC, error) {
 	if o.Conn == nil {
 		return nil, errors.New("no connection to a vhost-user backend")
@@ -150,7 +152,8 @@ func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
 func (f *frontend) negotiate() (feats uint64, err error) {
 	proto := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolConfig |
 		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
-	// A backend has no control queue: queue pairs are enabled by messages, and queues reset by GET_VRING_BASE.
+	// A backend has no control queue: messages enable its queues, and GET_VRING_BASE stops a queue for a reset. So these
+	// two features count as offered, and the backend is not asked for them.
 	const provided = virtionet.FCtrlVQ | vhostuser.FeatureRingReset
 	feats, f.proto, err = f.front.Negotiate(featsWanted&^provided, uint64(proto))
 	if err != nil {
@@ -282,7 +285,7 @@ func (f *frontend) startQueue(q int) error {
 
 var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: a kick is pending
+func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN would mean that kicks are pending
 
 func (f *frontend) emulated() bool { return false }
 
@@ -290,8 +293,8 @@ func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }
 
-// halt stops the queues, up to the first error (it waits only once for a backend that hangs), and closes the
-// connection.
+// halt ends watch's goroutine, stops the queues, up to the first error (so it waits only once for a backend that
+// hangs), and closes the connection. Later calls do nothing.
 func (f *frontend) halt() error {
 	if f.halted {
 		return nil

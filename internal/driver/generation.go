@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The device keeps state that was set over the in-band control channel (package control): split, rules,
-// buffers, bindings. It is lost when the device, or the backend behind it, is reset. The driver detects this
-// by a new generation on the control channel, or by an unsplit frame on a bound queue, and turns the split of
-// the bound queues on again.
+// The device keeps state that was set over the in-band control channel (package control): split, rules, buffers,
+// bindings. This state is lost when the device, or the backend behind it, is reset or restarted. The driver detects
+// the loss by a new generation on the control channel, or by an unsplit frame on a bound queue, and then turns the
+// split of the bound queues on again.
 
-// setUpPause is the pause after a set-up, for a device that never splits. For a device that always refuses, each
-// set-up in a row that fails doubles the pause, up to 3.2 s.
+// setUpPause is the pause after a set-up that succeeds: a device that never splits would otherwise cause one set-up
+// after another. Set-ups that fail in a row are followed by pauses of setUpPause, twice that, and so on, up to 3.2 s.
 const setUpPause = 100 * time.Millisecond
 
 func (n *NIC) onGeneration(old, generation uint32) {
@@ -24,21 +24,21 @@ func (n *NIC) onGeneration(old, generation uint32) {
 	n.setUpAgain()
 }
 
-// setUpAgain does not block.
+// setUpAgain starts setUp on a goroutine, unless one runs or Close was called. It does not block.
 func (n *NIC) setUpAgain() {
 	if n.settingUp.Swap(true) {
 		return
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life.Err() != nil { // Close waits only for a setUp that was running before
+	if n.life.Err() != nil { // Close was called, and waits only for a setUp that was started before
 		return
 	}
 	n.background.Go(n.setUp)
 }
 
-// setUp asks for the generation and turns the split of bound queues on, until that succeeds and n.lost is not set
-// afterwards.
+// setUp asks for the generation and turns the split of bound queues on, and repeats that until it succeeds and n.lost
+// is not set afterwards, or until the NIC stops.
 func (n *NIC) setUp() {
 	for pause := setUpPause; ; {
 		ctx, cancel := context.WithTimeout(n.life, limits.Control.Here())
@@ -48,7 +48,7 @@ func (n *NIC) setUp() {
 			n.log.Warn("setting bound queues up again", "error", err)
 		}
 		select {
-		case <-n.failed: // by Close, too
+		case <-n.failed: // closed by Close, too
 			return
 		case <-time.After(pause):
 		}

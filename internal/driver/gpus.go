@@ -10,9 +10,10 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It replaces the numbers that
-// OpenPCI has given to GPUs by the NIC's. [NIC.GPUs] then returns, in the order of the NIC's list, the GPUs
-// that the NIC reaches and the guest sees as BARs. It must be called before [NIC.Start].
+// IdentifyGPUs asks the NIC which GPUs it reaches and where their memory is. It replaces the numbers that OpenPCI has
+// given to GPUs by the NIC's. [NIC.GPUs] then returns, in the order of the NIC's list, the GPUs that the NIC reaches
+// and the guest sees as BARs. It must be called before [NIC.Start]. ENODEV: a GPU of the NIC's list should be a BAR,
+// and none of the NIC's GPUs has its address and size.
 func (n *NIC) IdentifyGPUs(ctx context.Context) error {
 	list, err := n.ctl.GPUs(ctx)
 	if err != nil {

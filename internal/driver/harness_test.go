@@ -94,7 +94,7 @@ type testReceiver struct {
 	cookies     []uint64
 	completions int
 	wakes       int
-	each        func(f *RxFrame) // called on the polling goroutine; set under mu
+	each        func(f *RxFrame) // called with each frame, on the polling goroutine; set under mu
 }
 
 type gotFrame struct {
@@ -185,7 +185,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
-// attach starts a driver, without a Receiver, on a test device. The caller closes it.
+// attach starts a driver, without a Receiver, on a test device. The caller closes the NIC.
 func attach(t testing.TB, o rigOptions) (*rig, error) {
 	t.Helper()
 	testkit.CheckFDs(t)

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/hugemem"
 )
 
-// hugePages returns DMA memory in a guest, with physical addresses as IOVAs. It asks the kernel for one more
-// huge page if there is none left.
+// hugePages returns an allocator of DMA memory in a guest, whose IOVAs are physical addresses. If it needs a huge
+// page and none is free, it asks the kernel for one more.
 func (s sysfs) hugePages() *hugemem.Memory {
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) {
 		pagemap := s.path("proc/self/pagemap")

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// netHdrLen is the length of struct virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6).
+// netHdrLen is the length of struct virtio_net_hdr with num_buffers and no later fields, in bytes (virtio 1.3,
+// 5.1.6).
 const netHdrLen = 12
 
 // netHdr is struct virtio_net_hdr (virtio 1.3, 5.1.6).
@@ -30,7 +31,7 @@ var (
 	be = binary.BigEndian
 )
 
-// decode reads each word once: the device may change it at any time.
+// decode reads each byte once: the device may change the header at any time.
 func (h *netHdr) decode(b *[netHdrLen]byte) {
 	lo, hi := le.Uint64(b[0:]), le.Uint32(b[8:])
 	*h = netHdr{
@@ -50,8 +51,8 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 }
 
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
-	// virtio 1.3 (5.1.6.4.1) forbids DATA_VALID without GUEST_CSUM; Linux accepts it, and some backends compute
-	// no checksum at all (passt).
+	// virtio 1.3 (5.1.6.4.1) allows DATA_VALID only with GUEST_CSUM; Linux accepts it without, and passt sets it so on
+	// frames whose checksum it has not computed.
 	f.CsumGood = o.RxCsum && h.flags&virtionet.HdrNeedsCsum != 0 || h.flags&virtionet.HdrDataValid != 0
 	f.GSOType, f.GSOSize = splitter.GSONone, 0
 	switch t := h.gsoType &^ virtionet.HdrGSOECN; {
@@ -75,7 +76,7 @@ func (f *TxFrame) sum() uint16 {
 	if c != 0xffff {
 		c = ^c
 	}
-	return c // never 0, which means no checksum in UDP
+	return c // never 0, which in UDP means that there is no checksum
 }
 
 func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
@@ -84,7 +85,7 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	case !f.NeedsCsum:
 	case !o.TxCsum && len(f.Device) > 0:
 		return h, fmt.Errorf("%w: CSUM, for NeedsCsum of payload that is not in reach", ErrFeature)
-	case !o.TxCsum: // copyIn sets the checksum
+	case !o.TxCsum: // copyIn computes the checksum, and writes it into the header's copy, in the first chunk
 		if pos := int(f.CsumStart) + int(f.CsumOffset); pos+2 > min(len(f.Header), chunkLen-netHdrLen) {
 			return h, fmt.Errorf("frame with its checksum at %d, %d bytes of header: %w", pos, len(f.Header), unix.EINVAL)
 		}
@@ -107,7 +108,7 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	default:
 		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
 	}
-	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: with NEEDS_CSUM only
+	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: gso_type requires NEEDS_CSUM and gso_size
 		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize,
 			f.NeedsCsum)
 	}

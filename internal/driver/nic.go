@@ -19,12 +19,12 @@ import (
 // NIC is a virtio-net device in use.
 type NIC struct {
 	t        transport
-	tmu      sync.Mutex // held while a queue of t is set up or stopped, and while a failure halts t
+	tmu      sync.Mutex // held while unbind stops or restarts a queue of t, and while a failure halts t
 	opts     Options
 	log      *slog.Logger
 	mac      net.HardwareAddr
 	mtu      int
-	gpus     []GPUInfo // set before Start, under gpusMu
+	gpus     []GPUInfo // open sets it; IdentifyGPUs replaces it, under gpusMu, before Start
 	features uint64
 	offloads Offloads
 	ctl      *control.Client
@@ -33,14 +33,14 @@ type NIC struct {
 	tx []*txQueue
 
 	gpusMu             sync.Mutex
-	gpusUsed, gpusLost atomic.Uint64 // by bit: GPUs that rings point or pointed to; GPUs that were removed
+	gpusUsed, gpusLost atomic.Uint64 // by bit: GPUs that rings may point to or have pointed to; GPUs that were removed
 
-	receiver atomic.Pointer[Receiver] // set once
+	receiver atomic.Pointer[Receiver] // set once, by Start
 	poller   poller
 
 	mu     sync.Mutex
-	calls  []*call    // under mu: of do
-	ended  bool       // under mu: no more calls
+	calls  []*call    // under mu: the calls of NIC.do that wait
+	ended  bool       // under mu: NIC.do returns ErrClosed
 	binder sync.Mutex // held by BindQueue, UnbindQueue and AllocDMA, and by Close at first
 	closed bool       // under binder
 
@@ -50,7 +50,7 @@ type NIC struct {
 	hasCalls atomic.Bool
 	stop     atomic.Bool
 	sleeping atomic.Bool           // the polling goroutine sleeps, is about to, or has failed
-	fatal    atomic.Pointer[error] // the polling goroutine has to stop with it
+	fatal    atomic.Pointer[error] // set by gone: the polling goroutine has to stop with this error
 	err      atomic.Pointer[error]
 	failed   chan struct{} // closed when err is set
 	done     chan struct{} // closed when the polling goroutine ends
@@ -60,7 +60,7 @@ type NIC struct {
 	background  sync.WaitGroup
 	settingUp   atomic.Bool
 	lost        atomic.Bool // in-band state was lost since setUpOnce last cleared this
-	wakePending atomic.Bool // call the Receiver's Wake
+	wakePending atomic.Bool // the polling goroutine has to call the Receiver's Wake
 	linkDown    atomic.Bool
 }
 
@@ -161,8 +161,8 @@ func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 // Control returns the client of the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
 
-// AllocDMA allocates memory that the caller and the device share, page aligned and contiguous, and at most 2
-// MiB in a guest. iova is its address for the device. Only [NIC.Close] frees it.
+// AllocDMA allocates memory that the caller and the device share, page aligned and contiguous, and at most 2 MiB in a
+// guest. iova is its address for the device. [NIC.Close] frees it, unless the device may still write to it.
 func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -179,7 +179,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start sets the Receiver.
+// Start sets the Receiver, and returns Err. Before, received frames are dropped. A second call fails.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -190,8 +190,8 @@ func (n *NIC) Start(r Receiver) error {
 	return n.Err()
 }
 
-// Err returns the error with which the NIC has stopped, or nil. When the NIC stops by an error, and not by
-// Close, it calls the Receiver's Wake, if there is one.
+// Err returns the error with which the NIC has stopped (ErrClosed after Close, if no other error came before), or
+// nil. When the NIC stops by an error, and not by Close, it calls the Receiver's Wake, if there is a Receiver.
 func (n *NIC) Err() error {
 	if e := n.err.Load(); e != nil {
 		return *e
@@ -205,15 +205,16 @@ func (n *NIC) fail(err error) {
 	}
 }
 
-// wake ends the polling goroutine's sleep. The reason must be stored before.
+// wake ends the polling goroutine's sleep, if it sleeps or is about to. The caller must have stored the reason
+// before.
 func (n *NIC) wake() {
 	if n.sleeping.Load() {
 		n.t.sleeper().wake()
 	}
 }
 
-// Close stops the device and returns all pages to their PageSources. It waits for running callbacks, and does
-// not call the Receiver for frames in flight.
+// Close stops the device, returns the pages that bound queues hold to their PageSources, and frees memory. It waits
+// for running callbacks. It does not report frames in flight to the Receiver.
 func (n *NIC) Close() error {
 	n.endLife()
 	n.closing.Do(func() { n.closeErr = n.close() })
@@ -221,7 +222,7 @@ func (n *NIC) Close() error {
 }
 
 func (n *NIC) close() error {
-	n.binder.Lock() // BindQueue and UnbindQueue have returned, and later ones fail
+	n.binder.Lock() // BindQueue, UnbindQueue and AllocDMA have returned, and later ones fail
 	n.closed = true
 	n.binder.Unlock()
 	n.ctl.Close()

@@ -9,8 +9,8 @@ import (
 
 // Options are common to all transports; the zero value works.
 type Options struct {
-	QueuePairs int // queue pairs in use; 0: all that the device has, up to 8
-	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least 1. The others
+	QueuePairs int // queue pairs in use, if the device has as many; 0: all that it has, up to 8
+	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; 0 counts as 1. The others
 	// receive nothing until they are bound.
 	HostQueues int
 	// RingSize is the number of entries of receive and transmit rings, 8 to 1024, rounded down to a power of two
@@ -19,16 +19,16 @@ type Options struct {
 	// PagesPerChain is how many pages, at most, a bound queue posts with each header buffer: 1 to 16, fewer than
 	// RingSize; 0: 4.
 	PagesPerChain int
-	// Spin is how long, at most, the idle driver polls before it sleeps; negative: not at all. 0: 30 us, or with
-	// one processor not at all.
+	// Spin is how long, at most, the idle driver polls before it sleeps; negative: not at all. 0: 30 us, or not at all
+	// if GOMAXPROCS is 1.
 	Spin time.Duration
-	// WholeFrames puts the host memory of a frame to send into one buffer, for backends that need that (passt).
-	// Frames then must not have Device ranges.
+	// WholeFrames makes Transmit put virtio_net_hdr, Header and Linear of a frame into one buffer, for backends that
+	// need that (passt). Frames then must not have Device ranges.
 	WholeFrames bool
 	Log         *slog.Logger
-	// OnGeneration is called on a separate goroutine when the device has lost its in-band state and the driver
-	// has turned the split of bound queues on again. Rules, buffers and bindings must then be set up again.
-	// Close waits for it.
+	// OnGeneration, if set, is called on a separate goroutine when the device has lost its in-band state and the driver
+	// has turned the split of bound queues on again. The caller must then set up rules, buffers and bindings again.
+	// Close waits for a running call.
 	OnGeneration func(generation uint32)
 }
 
@@ -72,7 +72,7 @@ func (o *Options) fill() {
 // PCIOptions are the options of OpenPCI.
 type PCIOptions struct {
 	Options
-	Address string // of the virtio-net device, "0000:00:02.0"; empty: the only one
+	Address string // of the virtio-net device, such as "0000:00:02.0"; empty: there must be only one
 }
 
 // FrontendGPU is a GPU that the process shares with the backend.
@@ -80,14 +80,14 @@ type FrontendGPU struct {
 	ID   int
 	FD   int
 	Size uint64
-	Addr uint64 // guest-physical, in the backend's memory map; 0: the driver chooses
+	Addr uint64 // guest-physical, in the backend's memory map, a multiple of PageSize; 0: the driver chooses
 }
 
 // FrontendOptions are the options of Attach.
 type FrontendOptions struct {
 	Options
-	Conn *net.UnixConn // the NIC takes ownership
+	Conn *net.UnixConn // Attach takes ownership, also if it fails
 	MAC  net.HardwareAddr
-	MTU  int // 0: the backend's, or 1500 if it has none
+	MTU  int // 0: the MTU in the backend's configuration space, or 1500 if it has none
 	GPUs []FrontendGPU
 }

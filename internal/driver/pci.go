@@ -31,7 +31,7 @@ type pci struct {
 	intr   *os.File
 	sl     *sleeper
 	bars   map[uint8][]byte
-	claim  io.Closer // keeps other programs from the device; nil: none yet
+	claim  io.Closer // keeps other programs that claim devices (package inuse) from this one; nil: not claimed
 	common common
 	notify regs
 	factor uint32 // notify_off_multiplier
@@ -44,15 +44,15 @@ type pci struct {
 	queues   map[int]int // by queue that is set up: its offset in notify
 	halted   bool
 
-	gone    atomic.Bool // the device was removed: no access to registers any more
+	gone    atomic.Bool // the device was removed: touch accesses no registers any more
 	kept    bool        // the device was removed, and may still write to mem, which close then does not free
 	events  *os.File
 	hearing sync.WaitGroup
 }
 
-// OpenPCI takes a virtio-net PCI device from the kernel and starts it. GPUs are the BARs of ivshmem devices,
-// numbered in the order of their PCI addresses. It needs root, huge pages and the module uio_pci_generic.
-// EBUSY: another program uses the device.
+// OpenPCI takes a virtio-net PCI device from the kernel and starts it. The NIC's GPUs are the BARs 2 of all ivshmem
+// devices, numbered in the order of their PCI addresses ([NIC.IdentifyGPUs] changes the numbers). It needs root, huge
+// pages and the module uio_pci_generic. EBUSY: this or another vnic program uses the device.
 func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", sysfs("/").hugePages(), o) }
 
 func openPCI(sys sysfs, mem *hugemem.Memory, o PCIOptions) (*NIC, error) {
@@ -133,7 +133,7 @@ func (p *pci) take() error {
 	if err := p.cfg.write16(pciCommand, p.command|commandINTxDisable); err != nil {
 		return err
 	}
-	p.sl.called = true // the first sleep then reads the ISR byte and allows interrupts
+	p.sl.called = true // so that the first arm reads the ISR byte and clears INTX_DISABLE
 	return p.mapStructures()
 }
 
@@ -173,10 +173,10 @@ func (p *pci) mapStructures() error {
 	return p.enter(pieces[capCommon:])
 }
 
-// enter makes the first access to each page of the structures directly after an access to the configuration
-// space, which causes a VM exit. If KVM runs on an emulated processor (QEMU's SVM), the first access to a
-// page of a BAR kills the guest if an exception, such as a page fault, has occurred since the last VM exit
-// (docs/found.md).
+// enter makes the first access to each page of the structures directly after an access to the configuration space,
+// which causes a VM exit. If KVM (of Linux 6.14 or later) runs on an emulated processor (QEMU's SVM), the first
+// access to a page of a BAR kills the guest if an exception, such as a page fault, has occurred since the last VM
+// exit (docs/found.md).
 func (p *pci) enter(pieces []regs) error {
 	var code [1]byte
 	regs(code[:]).read8(0)
@@ -206,8 +206,9 @@ func (p *pci) lose() {
 	}
 }
 
-// touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go too: an
-// access then faults, which ends f. Later calls fail without an access. A fault elsewhere is a panic.
+// touch runs f, which accesses registers. When a device is removed, the mappings of its BARs go too: an access then
+// faults, which ends f, and touch returns ENODEV. Later calls of touch return that without running f. A fault at
+// another address is a panic.
 func (p *pci) touch(f func() error) (err error) {
 	if p.gone.Load() {
 		return p.errRemoved()
@@ -261,7 +262,8 @@ func (p *pci) negotiate() (f uint64, err error) {
 	return f, err
 }
 
-// config reads the device structure again if the configuration generation changed meanwhile (4.1.4.3.1, 2.5.1).
+// config reads the device structure again, at most 100 times, if the configuration generation has changed meanwhile
+// (4.1.4.3.1, 2.5.1).
 func (p *pci) config(off int, b []byte) error {
 	return p.touch(func() error {
 		if off > len(p.device) || len(b) > len(p.device)-off {
@@ -270,7 +272,7 @@ func (p *pci) config(off int, b []byte) error {
 		for range 100 {
 			before := p.common.read8(regConfigGeneration)
 			if len(b) == 2 {
-				le.PutUint16(b, p.device.read16(off)) // a field must be read with its width
+				le.PutUint16(b, p.device.read16(off)) // a field of 16 bits must be read with its width
 			} else {
 				for i := range b {
 					b[i] = p.device.read8(off + i)
@@ -284,9 +286,10 @@ func (p *pci) config(off int, b []byte) error {
 	})
 }
 
-func (p *pci) pairs() int { return 1 } // unused: the configuration space can be read
+func (p *pci) pairs() int { return 1 } // not used: config never returns errNoConfig
 
-// The control queue comes after all pairs that the device has, used or not (5.1.2).
+// controlQueue returns the number of the control queue, which comes after all pairs that the device has, used or not
+// (5.1.2), or -1 if the configuration space cannot be read.
 func (p *pci) controlQueue() int {
 	if p.features&virtionet.FMQ == 0 {
 		return 2
@@ -333,8 +336,8 @@ func (p *pci) setupQueue(q int, r ringAddrs) error {
 }
 
 func (p *pci) start() error {
-	// Before the device starts: if INTx is off at DRIVER_OK, QEMU's vhost never gives the backend a call
-	// descriptor.
+	// Before the device starts: if INTx is off at DRIVER_OK, QEMU gives a vhost-user backend no call descriptor, at
+	// least until the guest is stopped and continued.
 	if err := p.cfg.write16(pciCommand, p.command); err != nil {
 		return err
 	}
@@ -362,8 +365,8 @@ func (p *pci) kick(q int) {
 	})
 }
 
-// arm deasserts an interrupt that came, and allows the next one. If none came, it only reads the ISR byte of
-// a device whose interrupts seem not to arrive (ears.deaf).
+// arm deasserts an interrupt that came, and allows the next one. If none came, it does nothing, or, for a device
+// whose interrupts seem not to arrive (ears.deaf), it reads the ISR byte.
 func (p *pci) arm() (changed bool, err error) {
 	if p.gone.Load() {
 		return false, p.errRemoved()
@@ -371,7 +374,7 @@ func (p *pci) arm() (changed bool, err error) {
 	if !p.sl.called && !p.sl.ears.deaf() {
 		return false, nil
 	}
-	const configInterrupt = 2 // in the ISR byte (4.1.4.5)
+	const configInterrupt = 2 // bit 1 of the ISR byte (4.1.4.5)
 	if err := p.touch(func() error {
 		changed = p.isr.read8(0)&configInterrupt != 0
 		if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
@@ -415,7 +418,8 @@ func (p *pci) removal(gone func(error), gpuGone func(addr string)) func(addr str
 	}
 }
 
-// halt ignores errors of a device that was removed.
+// halt resets the device, and turns bus mastering and INTx off. For a device that was removed it returns no error,
+// but sets kept unless that succeeded.
 func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil

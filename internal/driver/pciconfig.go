@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// PCI Local Bus 3.0, 6.1.
+// Offsets and bits in the configuration space (PCI Local Bus 3.0, 6.1 and 6.2), and its length in bytes.
 const (
 	pciCommand      = 0x04
 	pciStatus       = 0x06
@@ -20,7 +20,8 @@ const (
 	pciConfigLen = 256
 )
 
-// pciConfig is a device's configuration space in sysfs; an aligned 2 bytes are one access.
+// pciConfig is a device's configuration space in sysfs. Reading or writing 2 aligned bytes is one access to the
+// device.
 type pciConfig struct{ f *os.File }
 
 func (c pciConfig) read16(off int64) (uint16, error) {
@@ -59,7 +60,8 @@ func (c pciConfig) read() (b [pciConfigLen]byte, err error) {
 	return b, nil
 }
 
-// Virtio structures of capabilities (virtio 1.3, 4.1.4), and the id and lengths of these.
+// Types of the virtio structures that capabilities point to (virtio 1.3, 4.1.4), and the id and lengths of such
+// capabilities, in bytes.
 const (
 	capCommon = 1 // VIRTIO_PCI_CAP_COMMON_CFG
 	capNotify = 2 // VIRTIO_PCI_CAP_NOTIFY_CFG
@@ -72,15 +74,16 @@ const (
 	numBARs      = 6
 )
 
-// virtioCap is struct virtio_pci_cap: a piece of a BAR.
+// virtioCap has the fields of a capability (struct virtio_pci_cap) for the piece of a BAR in which a structure is.
 type virtioCap struct {
 	bar        uint8  // offset 4
 	off        uint32 // 8
 	length     uint32 // 12
-	multiplier uint32 // 16: notify_off_multiplier, of capNotify
+	multiplier uint32 // 16: notify_off_multiplier; 0 if the structure is not capNotify
 }
 
-// virtioCaps finds the structures in a configuration space, the first of each kind (4.1.4.1).
+// virtioCaps finds the four structures in a configuration space, the first of each kind (4.1.4.1). It is an error if
+// one is missing.
 func virtioCaps(cfg *[pciConfigLen]byte) (caps [capDevice + 1]virtioCap, err error) {
 	if cfg[pciStatus]&statusCapList == 0 {
 		return caps, fmt.Errorf("no capabilities: not a virtio 1 device")

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// The device's registers are a file: they keep their last values, so at the end the values for the last
-// queue, transmit queue 0.
+// The device's registers are a file: they keep the values written last, so at the end the addresses of the queue that
+// was set up last, transmit queue 0.
 func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	testkit.CheckFDs(t)
 	tree := newPCITree(t)

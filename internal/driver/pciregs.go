@@ -7,10 +7,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// regs is a piece of a BAR. A register must be accessed by one instruction of its width. A copy of an array
-// of 2 or 4 bytes is one load or one store on amd64 and arm64, with and without -race;
-// TestRegistersAreOneAccess checks the compiled code. The accessors are not inlined, so that accesses are
-// neither merged nor left out.
+// regs is a piece of a BAR. A register of up to 32 bits must be accessed by one instruction of its width. A copy of
+// an array of 2 or 4 bytes is one load or one store on amd64 and arm64, with and without -race;
+// TestRegistersAreOneAccess checks the code compiled without -race. The accessors are not inlined, so that accesses
+// are neither merged nor left out.
 type regs []byte
 
 //go:noinline
@@ -45,7 +45,7 @@ func (r regs) write32(off int, v uint32) {
 	*(*[4]byte)(r[off:]) = b
 }
 
-// Offsets in struct virtio_pci_common_cfg (virtio 1.3, 4.1.4.3), and the length that the driver needs.
+// Offsets in struct virtio_pci_common_cfg (virtio 1.3, 4.1.4.3), and the length that the driver needs, in bytes.
 const (
 	regDeviceFeatureSelect = 0  // u32
 	regDeviceFeature       = 4  // u32
@@ -58,7 +58,7 @@ const (
 	regQueueSize           = 24 // u16
 	regQueueEnable         = 28 // u16
 	regQueueNotifyOff      = 30 // u16
-	regQueueDesc           = 32 // u64, as two u32
+	regQueueDesc           = 32 // u64, accessed as two u32, like the next two
 	regQueueDriver         = 40 // u64
 	regQueueDevice         = 48 // u64
 	commonLen              = 56
@@ -94,7 +94,7 @@ func (c common) addStatus(bits uint8) {
 	c.write8(regDeviceStatus, c.read8(regDeviceStatus)|bits)
 }
 
-// reset resets the device and waits for it (4.1.4.3.2), at most limits.DeviceReset.
+// reset resets the device and waits for it (4.1.4.3.2), at most limits.DeviceReset times limits.Slow.
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
 	for end := time.Now().Add(limits.DeviceReset.Here()); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
@@ -114,13 +114,15 @@ func (c common) read64(off int) uint64 {
 	return uint64(c.read32(off)) | uint64(c.read32(off+4))<<32
 }
 
-// selectQueue selects queue q for the queue registers, and returns its size: the largest one until setQueue.
+// selectQueue selects queue q for the queue registers, and returns its size: the largest that the device supports,
+// until setQueue sets another.
 func (c common) selectQueue(q int) uint16 {
 	c.write16(regQueueSelect, uint16(q))
 	return c.read16(regQueueSize)
 }
 
-// setQueue reads the addresses back: with wrong ones the device would write elsewhere.
+// setQueue sets queue q's size and addresses, and returns its queue_notify_off. It reads size and addresses back:
+// with wrong ones the device would write elsewhere.
 func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)

@@ -88,7 +88,7 @@ type pciBAR struct{ addr, size uint64 }
 
 const resourceMem = 0x200 // IORESOURCE_MEM
 
-// bars reads the address ranges of the BARs; size 0: no memory, or no address.
+// bars reads the address ranges of the BARs. A BAR of size 0 is not memory, or has no address.
 func (d pciDev) bars() (bars [numBARs]pciBAR, err error) {
 	text, err := d.attr("resource")
 	if err != nil {
@@ -123,7 +123,7 @@ func (d pciDev) driver() string {
 	return filepath.Base(link)
 }
 
-// writeAttr makes one write, as sysfs requires.
+// writeAttr writes a value to a file in sysfs, which requires that it is one write.
 func writeAttr(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -146,7 +146,8 @@ func (d pciDev) bindUIO() (string, error) {
 				return "", fmt.Errorf("taking %s from %s: %w", d.addr, old, err)
 			}
 		}
-		// The override names one device; an id would match every virtio-net device without a driver.
+		// driver_override affects one device. An id in new_id, for a kernel without driver_override, matches every
+		// virtio-net device without a driver.
 		err := writeAttr(filepath.Join(d.dir, "driver_override"), uioDriver)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = writeAttr(filepath.Join(dir, "new_id"), "1af4 1041")

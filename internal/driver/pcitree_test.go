@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/virtionet"
 )
 
-// pciTree makes a file tree like sysfs, with a virtio-net device like QEMU's, whose BAR 4 is a file:
+// pciTree makes a file tree like sysfs. The virtio-net device that nic adds is like QEMU's, but its BAR 4 is a file:
 // registers keep their last values, and selectors select nothing.
 type pciTree struct {
 	t    testing.TB
@@ -65,7 +65,7 @@ func (p *pciTree) nic(addr string) (dir string) {
 		pciCap{kind: 5, bar: 0, off: 0, length: 0},
 	), resources(nil, nil, nil, nil, &pciBAR{0xfe000000, 0x4000}))
 	bar := regs(make([]byte, 0x4000))
-	// CSUM, 32 bits higher, is VERSION_1.
+	// The selector selects nothing, so these bits are also bits 32 to 63 of the features, where CSUM's bit is VERSION_1.
 	bar.write32(regDeviceFeature, uint32(virtionet.FCsum|virtionet.FMAC|virtionet.FMrgRxBuf|virtionet.FGuestCsum))
 	bar.write16(regNumQueues, 3)
 	bar.write16(regQueueSize, 256)

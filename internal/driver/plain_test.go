@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A backend without offloads, like passt, gets each frame in one buffer, with its checksum.
+// With WholeFrames a backend without offloads, like passt, gets each frame in one buffer, with a complete checksum if
+// the frame has NeedsCsum.
 func TestBackendWithoutOffloads(t *testing.T) {
 	r := newRig(t, rigOptions{offer: func(uint64) uint64 { return featsMandatory },
 		driver: func(o *FrontendOptions) { o.WholeFrames = true }})

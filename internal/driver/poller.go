@@ -19,16 +19,16 @@ const (
 
 // poller is the state of the polling goroutine.
 //
-// The goroutine polls all queues as long as one has work; calls (interrupts) are off meanwhile. Then it may
+// The goroutine polls all queues as long as one has work; it asks for no calls (interrupts) meanwhile. Then it may
 // poll on for a short time, the window, before it asks for calls, checks the queues once more and sleeps. The window
-// adapts to the sleeps that the device ended, like KVM's halt polling: a sleep shorter than Options.Spin
-// doubles the window up to Options.Spin, a longer one halves it, down to nothing.
+// adapts to the sleeps that the device ended, like KVM's halt polling: a sleep shorter than Options.Spin doubles the
+// window, from 5 us on and up to Options.Spin, a longer one halves it, down to nothing.
 type poller struct {
 	spin spinner
 
 	state                 atomic.Int32
 	since                 atomic.Int64         // begin of the current state, in ns after start
-	spent                 [states]atomic.Int64 // ns, up to since
+	spent                 [states]atomic.Int64 // ns in each state, up to since
 	start                 time.Time            // set before the goroutine starts
 	sleeps, wakes, rounds atomic.Uint64
 
@@ -96,7 +96,7 @@ func (n *NIC) poll() error {
 			p.enter(stateBusy)
 			fallthrough
 		case worked:
-			runtime.Gosched() // other goroutines process the frames
+			runtime.Gosched() // so that other goroutines can process the frames
 		case !spinning && p.spin.window > 0:
 			p.enter(stateSpin)
 			end = time.Now().Add(p.spin.window)
@@ -139,8 +139,9 @@ func (n *NIC) hasWork() bool {
 	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
-// sleep arms the device's call, asks for calls on the queues, checks the queues, and sleeps, in this order: what the
-// device returns after the check makes a call, except sent frames for which nobody waits (txQueue.wanted).
+// sleep arms the device's call, asks for calls on the queues, checks the queues, and sleeps if they have no work, in
+// this order: what the device returns after the check causes a call, except sent frames for which nobody waits
+// (txQueue.wanted).
 func (n *NIC) sleep() error {
 	p := &n.poller
 	n.sleeping.Store(true)
@@ -195,8 +196,8 @@ func (n *NIC) configChanged() {
 	}
 }
 
-// afterFailure halts the device, reports that to the Receiver, and then only runs functions that callers pass to
-// NIC.do, until Close.
+// afterFailure halts the device and reports outstanding cookies (Completed) and then the failure (Wake) to the
+// Receiver, if there is one. From then on it only runs functions that callers pass to NIC.do, until Close.
 func (n *NIC) afterFailure() {
 	n.tmu.Lock()
 	if err := n.t.halt(); err != nil {

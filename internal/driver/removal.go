@@ -14,8 +14,9 @@ func removed(what string) error { return fmt.Errorf("%s has been removed: %w", w
 
 func bit(gpu int) uint64 { return 1 << (uint(gpu) % 64) } // control.MaxGPUs is less than 64
 
-// RemoveGPU tells the driver that a GPU was removed. With [Attach] the program must call it; with [OpenPCI]
-// the kernel's events do the same.
+// RemoveGPU tells the driver that a GPU was removed: the NIC stops if it has used the GPU, and otherwise refuses to
+// use it. With [Attach] the program must call it; with [OpenPCI] the driver does so itself when the kernel reports
+// the removal.
 func (n *NIC) RemoveGPU(id int) { n.removeGPU(func(g GPUInfo) bool { return g.ID == id }) }
 
 func (n *NIC) removeGPUAt(addr string) { n.removeGPU(func(g GPUInfo) bool { return g.PCI == addr }) }
@@ -42,7 +43,7 @@ func gpuRemoved(g GPUInfo) error {
 	return removed(name)
 }
 
-// useGPU fails if the GPU was removed.
+// useGPU records that the GPU is used. It fails with ENODEV if the GPU was removed.
 func (n *NIC) useGPU(g *GPUInfo) error {
 	b := bit(g.ID)
 	if n.gpusUsed.Load()&b == 0 {

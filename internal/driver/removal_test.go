@@ -23,7 +23,7 @@ func removedNIC(t *testing.T, n *NIC, name string) {
 	checkErr(t, "a command", errOf(n.Control().Hello(t.Context())), unix.ENODEV)
 }
 
-// The mappings of a device end with its removal: an access then faults, here because the registers' file is
+// The mappings of a device's BARs end with its removal: an access then faults, here because the registers' file is
 // truncated.
 func TestNICWhoseRegistersGoStops(t *testing.T) {
 	testkit.CheckFDs(t)
@@ -137,7 +137,8 @@ func TestRemovalEvents(t *testing.T) {
 	<-done
 }
 
-// A NIC from Attach that has bound a removed GPU stops, and returns its pages when the queue is unbound.
+// A NIC from Attach stops when a GPU is removed that it has bound to a queue; UnbindQueue then returns the queue's
+// pages.
 func TestGPUThatIsRemovedFromAProcess(t *testing.T) {
 	r := newBoundRig(t, rigOptions{})
 	r.nic.RemoveGPU(99)

@@ -14,8 +14,8 @@ type ring struct {
 	config virtq.DriverConfig
 }
 
-// newRing makes a ring of want entries, or fewer if the device supports no more, with a table of perTable descriptors
-// for each chain if that is more than 1 and the device supports indirect descriptors.
+// newRing makes a ring of want entries, or fewer if the device supports no more. If the device supports indirect
+// descriptors and perTable is more than 1, there is a table of perTable descriptors for each chain.
 func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
 	size := t.ringSize(vq, want)
 	if size == 0 {
@@ -41,7 +41,7 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 
 const descLen = 16 // struct virtq_desc
 
-// The device must not be using the ring.
+// renew makes the ring empty, in the same memory, and asks for no calls. The device must not be using the ring.
 func (r *ring) renew() (err error) {
 	if r.Driver, err = virtq.NewDriver(r.config); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // Sizes in bytes, and maxBatch in frames.
 const (
 	hostBuf   = 4096
-	maxFrame  = 1 << 17 // longer frames are dropped; a batch must have room for one
+	maxFrame  = 1 << 17 // a received frame that is longer is dropped, as is one with more payload in GPU memory
 	arenaSize = 4 * maxFrame
 	maxBatch  = 64
 )
@@ -25,12 +25,12 @@ type rxQueue struct {
 	n     *NIC
 	index int
 	ring  *ring
-	host  []memory // by cookie
-	hdrs  []memory // header buffers of a bound queue
-	split *split   // chains of a bound queue; nil: not bound
+	host  []memory // buffers of a host queue, by cookie; nil for other queues
+	hdrs  []memory // header buffers, if the queue is or was bound
+	split *split   // state of a bound queue; nil: not bound
 
 	used []virtq.Used
-	have int // chains in used
+	have int // how many chains at the start of used were returned and are not processed
 
 	refill atomic.Bool
 	stats  counters // written by open, and then by the polling goroutine
@@ -115,7 +115,7 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		piece := q.host[first.Cookie].b[:first.Len] // virtq has checked Len
+		piece := q.host[first.Cookie].b[:first.Len] // virtq has checked that Len is within the buffer
 		var h netHdr
 		count, err := q.readHeader(&h, piece, len(piece), "buffer")
 		if err != nil || count > len(used)-n {
@@ -137,7 +137,8 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// n is how many bytes the device wrote. readHeader returns how many buffers the frame uses.
+// readHeader decodes the virtio_net_hdr in b, the start of a buffer or chain to which the device wrote n bytes, and
+// returns how many buffers (or chains) the frame uses.
 func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
@@ -149,7 +150,8 @@ func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count i
 	return int(h.numBuffers), nil
 }
 
-// addFrame drops a frame that is too short or not ok.
+// addFrame adds a frame to b, or passes a control frame of queue 0 to the control client. It drops a frame that is
+// shorter than an Ethernet header, or for which ok is false.
 func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
 	if !ok || len(frame) < splitter.EthLen {
 		q.stats.dropped.Add(1)

@@ -20,7 +20,7 @@ import (
 type sleeper struct {
 	f     *os.File
 	buf   [8]byte
-	size  int // bytes of a read: 8 for an eventfd, 4 for uio
+	size  int // bytes of a read: 8 for an eventfd, 4 (uioEvent) for uio
 	woken atomic.Bool
 	// called is set when a call ends a sleep (for PCI also at first), and cleared by pci.arm.
 	called bool
@@ -28,28 +28,28 @@ type sleeper struct {
 	bell   chan struct{}
 }
 
-// ears handle a device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI expander
-// bus of a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped guest continues
-// (QMP cont) while INTx is masked because an interrupt has come, QEMU leaves the backend without a call
-// descriptor until the guest is stopped again. So a sleep lasts at most nap. A device that had work after two
-// sleeps that ended so counts as deaf: it is polled every millisecond until a call comes.
+// ears handle a PCI device whose calls may never come. QEMU (11.1) routes INTx of devices below a PCI expander bus of
+// a q35 machine to an interrupt that its ACPI tables do not list. And if a stopped guest continues (QMP cont) while
+// INTx is masked because an interrupt has come, QEMU leaves the backend without a call descriptor until the guest is
+// stopped and continued once more. So a sleep lasts at most nap. A device counts as deaf if there was work after two
+// sleeps that nap ended, without a call between them: it is then polled every millisecond until a call comes.
 type ears struct {
-	nap    time.Duration // 0: no limit
+	nap    time.Duration // the longest sleep; 0: no limit
 	heard  time.Duration // value of nap after a call
-	napped bool          // the last sleep ended without a call or a wake
-	missed int           // sleeps since the last call with napped set, and work afterwards
+	napped bool          // nap ended the last sleep, and worked was not called since
+	missed int           // number of sleeps since the last call that nap ended and that work followed
 }
 
 const (
 	firstNap = 20 * time.Millisecond
 	heardNap = 5 * firstNap
 	deafNap  = time.Millisecond
-	tooMany  = 2 // missed of a deaf device
+	tooMany  = 2 // value of missed at which a device becomes deaf
 )
 
 func (e *ears) deaf() bool { return e.nap == deafNap }
 
-// worked records that there was work after a sleep. It returns true when the device becomes deaf.
+// worked records that there was work, if nap ended the last sleep. It returns true when the device becomes deaf.
 func (e *ears) worked() bool {
 	if !e.napped {
 		return false
@@ -75,7 +75,7 @@ func newSleeper(f *os.File, size int) (*sleeper, error) {
 	return &sleeper{f: f, size: size, bell: make(chan struct{}, 1)}, nil
 }
 
-// wake ends the current sleep, or the next one. The reason must be stored before.
+// wake ends the current sleep, or else the next one. The caller must have stored the reason before.
 func (s *sleeper) wake() {
 	if s.woken.CompareAndSwap(false, true) {
 		s.f.SetReadDeadline(time.Unix(1, 0))
@@ -91,7 +91,7 @@ func (s *sleeper) rest() {
 	s.woken.Store(false)
 }
 
-// sleep waits for a call (true), or for a wake or the end of a nap (false).
+// sleep waits for a call (it returns true), or for a wake or until nap is over (false).
 func (s *sleeper) sleep() (called bool, err error) {
 	if s.ears.nap > 0 {
 		err = s.f.SetReadDeadline(time.Now().Add(s.ears.nap))
@@ -103,7 +103,7 @@ func (s *sleeper) sleep() (called bool, err error) {
 	}
 	s.ears.napped = s.ears.nap > 0 && !s.woken.Load() && err != nil
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.ears.napped && !s.ears.deaf() && s.ready() {
-		err = s.f.SetReadDeadline(time.Time{}) // the call came, and this goroutine ran late
+		err = s.f.SetReadDeadline(time.Time{}) // a call has come; this goroutine ran late
 		if err == nil {
 			_, err = s.f.Read(s.buf[:s.size])
 		}

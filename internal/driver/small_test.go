@@ -61,8 +61,8 @@ func TestSleepEndsOnce(t *testing.T) {
 	s.wake()
 }
 
-// A uio device is gone when a read returns EIO, as of a terminal whose other end is closed; an eventfd never
-// is.
+// For a sleeper of a uio device, EIO from a read means that the device is gone; here it is the EIO of a terminal
+// whose other end is closed. For a sleeper of an eventfd it stays EIO.
 func TestUIODeviceThatIsGone(t *testing.T) {
 	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0))(t)
 	s := testkit.Must(newSleeper(os.NewFile(uintptr(fd), "ptmx"), uioEvent))(t)
@@ -80,8 +80,8 @@ func TestUIODeviceThatIsGone(t *testing.T) {
 	checkErr(t, "one that is closed", errOf(s.sleep()), os.ErrClosed)
 }
 
-// The driver polls its device now and then, in case calls do not come, and after two missed calls every
-// millisecond.
+// A sleep lasts at most nap, in case calls do not come; after two naps with work afterwards, nap is a millisecond
+// until a call comes.
 func TestDeviceThatIsNotHeard(t *testing.T) {
 	s, call := newTestSleeper(t)
 	s.ears.nap = firstNap
@@ -126,7 +126,7 @@ func TestDeviceThatIsNotHeard(t *testing.T) {
 		testkit.Equal(t, "deaf", s.ears.worked(), true)
 	}
 	s.ears.heard = 0
-	// A call that has come by the time that a late goroutine looks ends the sleep.
+	// A call that has come when a late goroutine notices that nap is over ends the sleep.
 	s.ears.nap = 1
 	call()
 	if called, err := s.sleep(); !called || err != nil || s.ears != (ears{}) {
@@ -232,8 +232,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRegistersAreOneAccess checks the compiled register accessors: each has one instruction that accesses
-// the register, of the register's width.
+// TestRegistersAreOneAccess checks the register accessors as compiled without -race: each has one instruction that
+// accesses the register, of the register's width.
 func TestRegistersAreOneAccess(t *testing.T) {
 	want := map[string]map[string]string{
 		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL",

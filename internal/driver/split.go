@@ -10,17 +10,17 @@ import (
 // split is the state of a bound queue: chains of a header buffer in host memory and pages of a GPU
 // (docs/specs/virtio.md, 4), owned by the polling goroutine.
 //
-// A returned chain keeps the pages that its frame did not use, in order; fill adds others before the chain is
-// posted again. A chain without any page, or for which the ring has no room, waits in idle.
+// A returned chain keeps the pages that its frame did not use, in order; fill adds others, if src has any, before the
+// chain is posted again. A chain without any page, or for which the ring has no room, waits in idle.
 type split struct {
 	gpu      GPUInfo
 	src      PageSource
 	hdrs     []memory   // by cookie
-	pages    [][]uint64 // offsets in the GPU, by cookie; the capacity is PagesPerChain
-	idle     []uint32   // cookies of chains that are not posted
+	pages    [][]uint64 // by cookie: the pages of a chain, as offsets in the GPU; the capacity is PagesPerChain
+	idle     []uint32   // cookies of chains that are neither posted nor in rxQueue.used
 	posted   int
 	draining bool          // no more chains are posted
-	drained  chan struct{} // closed when draining and nothing is posted
+	drained  chan struct{} // closed, and set to nil, when draining and nothing is posted
 	bufs     []virtq.Buf
 }
 
@@ -64,12 +64,13 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 	return true, err
 }
 
-// takeSplit removes the pages of split frames from their chains, and returns how many chains it has processed.
+// takeSplit adds split frames to b, removes their pages from the chains, and returns how many chains it has
+// processed. It drops frames that are not split, or longer than maxFrame.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
 	for n < len(used) && b.hasSpace() {
 		first := used[n]
-		if first.Len == 0 { // the device returns it because split was turned off
+		if first.Len == 0 { // the device returns the chain unused, as when split was turned off
 			n++
 			continue
 		}
@@ -101,7 +102,7 @@ func payloadOf(chains []virtq.Used, i, hdrLen int) int {
 	return int(chains[i].Len)
 }
 
-// fits reports whether each chain's payload fits into its pages, as a split frame's does.
+// fits reports whether each chain's payload fits into its pages. The payload of a split frame does.
 func (s *split) fits(chains []virtq.Used, hdrLen int) bool {
 	for i, u := range chains {
 		if payloadOf(chains, i, hdrLen) > len(s.pages[u.Cookie])*PageSize {
@@ -207,7 +208,7 @@ func (q *rxQueue) postChain(c uint32, dry *bool) error {
 			bufs = append(bufs, virtq.Buf{Addr: addr, Len: PageSize})
 		}
 	}
-	if err := q.ring.Add(nil, bufs, c); errors.Is(err, virtq.ErrFull) { // the ring has no indirect descriptors
+	if err := q.ring.Add(nil, bufs, c); errors.Is(err, virtq.ErrFull) { // only without indirect descriptors
 		s.idle = append(s.idle, c)
 		*dry = true
 		return nil
@@ -237,7 +238,7 @@ func (s *split) fill(queue int, c uint32) (full bool, err error) {
 	return n == len(want), nil
 }
 
-// giveBack needs a queue that the device does not use.
+// giveBack returns the queue's pages to the PageSource and ends the binding. The device must not be using the queue.
 func (q *rxQueue) giveBack() {
 	s := q.split
 	if s == nil {

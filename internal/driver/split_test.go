@@ -139,7 +139,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
-	// Earlier frames may be in flight, and frames without split are dropped until split is on again.
+	// The four frames above may still arrive, and frames that are not split are dropped.
 	for arrived := false; !arrived; {
 		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
 		r.rcv.mu.Lock()

@@ -4,8 +4,9 @@ import (
 	"errors"
 )
 
-// What alloc returns is page aligned and zero at first; pieces of it (cut, slab) need not be aligned. The
-// transport's close frees it; a PCI device's does not, if the device may still write to it.
+// memory is memory that the driver and the device share. alloc returns it page aligned and zero; parts of it (cut,
+// slab) need not be aligned. The transport's close frees it; a PCI device's does not, if the device may still write
+// to it.
 type memory struct {
 	b    []byte
 	addr uint64 // IOVA
@@ -20,21 +21,23 @@ type ringAddrs struct {
 	desc, avail, used uint64 // IOVAs
 }
 
-// transport is the access to a virtio-net device: PCI or vhost-user. Queues are numbered as in virtio:
-// receive queue i is 2i, transmit queue i is 2i+1. After open, the polling goroutine calls arm, config, lost, the
-// sleeper's sleep and, after a failure, halt; meanwhile another goroutine may call alloc, watch and, under NIC.tmu,
-// setupQueue, stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
+// transport is the access to a virtio-net device: PCI or vhost-user. Queues are numbered as in virtio: receive queue
+// i is 2i, transmit queue i is 2i+1. While the polling goroutine runs, it calls arm, config, lost, the sleeper's
+// sleep and rest and, after a failure, halt; another goroutine may call alloc, watch and, under NIC.tmu, setupQueue,
+// stopQueue, startQueue. Any goroutine may call kick and the sleeper's wake.
 type transport interface {
 	negotiate() (features uint64, err error)
-	// config reads the device's configuration space (virtio 1.3, 5.1.4), or returns errNoConfig.
+	// config reads len(b) bytes at off of the device's configuration space (virtio 1.3, 5.1.4). It returns errNoConfig
+	// if the transport has no access to it.
 	config(off int, b []byte) error
-	// pairs is the number of queue pairs, if the configuration space cannot be read. controlQueue is the control
-	// queue on which VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them; -1: none.
+	// pairs returns the number of queue pairs; it counts only if config returns errNoConfig. controlQueue returns the
+	// control queue on which VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET must enable them, if VIRTIO_NET_F_CTRL_VQ was negotiated;
+	// -1: none.
 	pairs() int
 	controlQueue() int
-	// alloc allocates n bytes of DMA memory; PCI: at most 2 MiB.
+	// alloc allocates n bytes of DMA memory, rounded up to whole pages; PCI: at most 2 MiB.
 	alloc(n int) (memory, error)
-	// ringSize returns the size of queue q's ring, at most want; 0: there is no such queue.
+	// ringSize returns the size of queue q's ring, at most want; 0: there is no such queue, or the device is gone.
 	ringSize(q int, want uint16) uint16
 	setupQueue(q int, r ringAddrs) error
 	start() error
@@ -43,18 +46,19 @@ type transport interface {
 	stopQueue(q int) error
 	startQueue(q int) error
 	kick(q int)
-	// emulated: QEMU may be emulating this processor (virtq.DriverConfig).
+	// emulated reports whether QEMU may be emulating this processor (virtq.DriverConfig).
 	emulated() bool
-	// arm makes the next call (interrupt) of the device end a sleep. It may discard an earlier call: poll the
-	// rings afterwards. changed: the configuration space may have changed.
+	// arm makes the next call (interrupt) of the device end a sleep. It may discard an earlier call: poll the rings
+	// afterwards. changed reports whether the configuration space may have changed.
 	arm() (changed bool, err error)
 	sleeper() *sleeper
-	// watch makes another goroutine call gone if the device is removed, and gpuGone with the PCI addresses of
-	// other removed devices. After close no call comes.
+	// watch makes another goroutine call gone if the device is removed or the backend hangs up and, with PCI, gpuGone
+	// with the name of each other device that the kernel removes: for a PCI device, its address. PCI does neither if it
+	// cannot hear the kernel's events. After close no call comes.
 	watch(gone func(error), gpuGone func(addr string)) error
-	lost() error // of a device that was found to be gone
+	lost() error // marks a device that was found to be gone, and returns the error for that
 	halt() error
-	close() error // halts the device, and frees descriptors and memory (see memory)
+	close() error // halts the device, and frees descriptors and memory (with exceptions, see memory)
 }
 
 var errNoReset = errors.New("the queue cannot be reset")

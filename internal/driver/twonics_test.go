@@ -68,7 +68,7 @@ type sink struct {
 	probes atomic.Uint64
 }
 
-const probeLen = 1 // of frames that test whether the queue has started
+const probeLen = 1 // bytes of payload of the frames with which newPair tests whether frames arrive
 
 func (s *sink) Receive(frames []RxFrame) {
 	for i := range frames {
@@ -108,7 +108,7 @@ func (s *source) Completed(int, []uint64) {
 }
 func (s *source) Wake() {}
 
-// pair is two stations at a switch. The second's queue 1 is bound and gets TCP to port 2000.
+// pair is two stations (NICs with a driver and a GPU) at a switch. Queue 1 of b is bound and gets TCP to port 2000.
 type pair struct {
 	a, b *station
 	src  *source

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	chunkLen   = 2048          // a chunk of DMA memory for headers and linear data
-	wholeLen   = 17 * PageSize // a chunk for a whole frame (Options.WholeFrames)
-	maxTxDescs = 64            // of a chain
-	// MaxTxRanges bounds the device ranges of a TxFrame.
+	chunkLen   = 2048          // bytes of a chunk of DMA memory for headers and linear data
+	wholeLen   = 17 * PageSize // bytes of a chunk for a whole frame (Options.WholeFrames)
+	maxTxDescs = 64            // most descriptors of a chain
+	// MaxTxRanges is the most Device ranges of a TxFrame.
 	MaxTxRanges = 30
-	// MaxTxLinear bounds Header and Linear together, in bytes.
+	// MaxTxLinear is the most bytes of a TxFrame's Header and Linear together.
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
@@ -33,12 +33,12 @@ type txQueue struct {
 	free    []uint32
 	slots   []txSlot
 	idle    []uint32
-	watched int  // frames in flight with a TxFrame.Cookie
-	starved bool // Transmit has returned because the ring was full
-	freed   bool // the device has returned a frame since starved was set
+	watched int  // how many frames in flight have a TxFrame.Cookie
+	starved bool // Transmit has returned because the ring was full, and Completed was not called since
+	freed   bool // the device has returned a frame since starved was last set
 	asleep  bool
 	calls   bool     // the device was asked for calls
-	done    []uint64 // returned cookies to report
+	done    []uint64 // returned cookies that Completed has not reported
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
@@ -78,9 +78,9 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
-// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, that is
-// fewer than all, and the polling goroutine calls Completed, with or without cookies, when there is room.
-// With an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit.
+// Transmit puts frames on a transmit queue and returns how many it accepted. If the ring is full, that is fewer than
+// all, and the polling goroutine calls Completed, with or without cookies, when the device has returned frames. With
+// an error, frame f[n] and the later ones are not accepted. Any goroutine may call Transmit.
 func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
 	if queue < 0 || queue >= len(n.tx) {
 		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
@@ -107,7 +107,7 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 		n++
 	}
 	if q.ring.Publish() {
-		q.n.t.kick(q.ring.vq) // under mu, so that close does not close the descriptor meanwhile
+		q.n.t.kick(q.ring.vq) // under mu, so that NIC.Close does not close the descriptor meanwhile
 		q.stats.kicks.Add(1)
 	}
 	if errors.Is(err, virtq.ErrFull) {
@@ -255,9 +255,9 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return report, err
 }
 
-// wanted reports whether a caller waits until frames are sent. Otherwise the next poll takes them back, or transmit
-// when the ring is full: most frames of a TCP connection are acknowledgments, and an interrupt for each would cost
-// more than the frame.
+// wanted reports whether somebody waits until the device has returned frames: one has a cookie, or Transmit found the
+// ring full. Otherwise the next poll takes frames back, or Transmit when the ring is full, without an interrupt: an
+// interrupt for each TCP acknowledgment would cost more than sending it.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
 func (q *txQueue) askCalls() (more bool) {

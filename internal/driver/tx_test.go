@@ -88,7 +88,7 @@ func TestFramesWithoutCookieAskForNoCall(t *testing.T) {
 	}
 	r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 5})
 	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 1 })
-	// Full rings wake the driver too, and so does the cookie's completion.
+	// A full ring may end sleeps of the driver too, and so does the completion of the frame with a cookie.
 	if s := r.nic.Stats(); s.Sleeps > 20+10*s.Tx[0].Full {
 		t.Errorf("%d sleeps for 1000 frames: %+v", s.Sleeps, s)
 	}

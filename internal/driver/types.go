@@ -9,7 +9,7 @@ import (
 // PageSize is the size of the pages of a PageSource, in bytes.
 const PageSize = 4096
 
-// Range is a piece of a GPU's memory.
+// Range is a piece of a GPU's memory: Len bytes at Off.
 type Range struct {
 	GPU int
 	Off uint64
@@ -20,34 +20,36 @@ type Range struct {
 // can change at any time.
 type RxFrame struct {
 	Queue      int
-	Header     []byte  // all headers if Split, else the whole frame
+	Header     []byte  // all headers if Split, else the whole frame, without virtio_net_hdr
 	Split      bool    // it came to a bound queue
-	Payload    []Range // in order, each within one page, from the page's start; the Receiver owns the pages
-	PayloadLen int     // sum of Payload
-	CsumGood   bool    // by the device's word; in the frame the layer 4 checksum may be incomplete
+	Payload    []Range // if Split: in order, each within one page, from the page's start; the Receiver owns the pages
+	PayloadLen int     // bytes of Payload
+	CsumGood   bool    // the device vouches for the layer 4 checksum, which in the frame may be incomplete
 	GSOType    splitter.GSOType
 	GSOSize    uint16
 }
 
-// TxFrame is a frame to send: Header, then Linear, then the Device ranges. [NIC.Transmit] copies Header and
-// Linear; the memory of Device must not change until Completed returns the cookie.
+// TxFrame is a frame to send: Header, then Linear, then the Device ranges. [NIC.Transmit] copies Header and Linear;
+// the memory of Device must not change until the device has returned the frame, which Completed reports by the
+// cookie.
 type TxFrame struct {
 	Header     []byte
 	Linear     []byte
 	Device     []Range
-	NeedsCsum  bool // the field at CsumStart+CsumOffset has the pseudo-header's sum
+	NeedsCsum  bool // the checksum at CsumStart+CsumOffset is to be completed; it has the pseudo-header's sum
 	CsumStart  uint16
 	CsumOffset uint16
 	GSOType    splitter.GSOType
 	GSOSize    uint16
-	Cookie     uint64 // returned by Completed; 0: not reported
+	Cookie     uint64 // Completed reports it when the device has returned the frame; 0: not reported
 }
 
 // PageSource has the GPU pages in which a bound queue receives payload, as offsets in the GPU. It must not
 // keep the slices, nor call the NIC.
 type PageSource interface {
-	// TakePages writes the offsets of free pages to dst, and returns their number.
+	// TakePages takes free pages, writes their offsets to dst, and returns their number, at most len(dst).
 	TakePages(queue int, dst []uint64) int
+	// ReturnPages gets pages back that no frame has used.
 	ReturnPages(queue int, offs []uint64)
 }
 
@@ -56,22 +58,22 @@ type PageSource interface {
 type Receiver interface {
 	Receive(frames []RxFrame)
 	Completed(queue int, cookies []uint64)
-	// Wake reports other changes: the NIC has stopped (Err), its link has changed, or it had lost its state (a new
-	// generation) and the driver has turned the split of bound queues on again.
+	// Wake reports other changes: the NIC has stopped by an error (Err), its link has changed, or it had lost its state
+	// (a new generation) and the driver has turned the split of bound queues on again.
 	Wake()
 }
 
 // GPUInfo is a GPU whose memory the device may reach.
 type GPUInfo struct {
 	ID   int    // Range.GPU
-	Addr uint64 // for the device: in a guest, the address of the BAR
+	Addr uint64 // for the device: guest-physical; in a guest, the address of the BAR
 	Size uint64
-	PCI  string // address of its PCI device, if it is one
+	PCI  string // with OpenPCI, address of its PCI device, such as "0000:00:03.0"; else empty
 }
 
 // Stats are a NIC's counters, not read at one instant.
 type Stats struct {
-	Busy   time.Duration // polling, with work
+	Busy   time.Duration // all time that is not Spin or Asleep
 	Spin   time.Duration
 	Asleep time.Duration
 	Sleeps uint64
@@ -82,7 +84,8 @@ type Stats struct {
 	Tx []QueueStats
 }
 
-// QueueStats counts a queue's work.
+// QueueStats counts a queue's work. Unsplit, Dropped and Control count received frames, and are 0 for a transmit
+// queue.
 type QueueStats struct {
 	Frames  uint64
 	Bytes   uint64 // of frames, including payload

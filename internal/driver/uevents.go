@@ -11,7 +11,7 @@ import (
 
 const ueventsOf = 1
 
-// listenUevents returns a file of the kernel's events about devices, one for each read.
+// listenUevents returns a file of the kernel's events about devices. Each read returns one event.
 func listenUevents() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
 		unix.NETLINK_KOBJECT_UEVENT)
@@ -34,9 +34,10 @@ func removedDevice(event []byte) (name string, ok bool) {
 	return path.Base(string(devpath)), true
 }
 
-// The kernel drops events if there are too many.
+// hearRemovals calls gone with the name of each removed device in events, until a read fails, other than with
+// ENOBUFS: the kernel drops events that are not read in time.
 func hearRemovals(events *os.File, gone func(addr string)) {
-	var b [8 << 10]byte // the kernel fills at most 2 KiB and a header
+	var b [8 << 10]byte // the kernel's events have at most 2 KiB and a header
 	for {
 		n, err := events.Read(b[:])
 		if errors.Is(err, unix.ENOBUFS) {

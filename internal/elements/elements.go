@@ -31,8 +31,8 @@ func (t Type) Size() int {
 
 var le = binary.LittleEndian
 
-// Add adds src to dst, element by element, for as many whole elements as both have. dst and src may start at
-// the same byte, but must not overlap otherwise.
+// Add adds src to dst, element by element, for as many whole elements as both have; with an unknown type it does
+// nothing. dst and src may start at the same byte, but must not overlap otherwise.
 func Add(t Type, dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]

@@ -1,9 +1,9 @@
-// Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter
-// and its libraries, and the libraries of these, where the dynamic linker would find them on this machine
-// (ld.so(8), "DESCRIPTION").
+// Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter and its
+// libraries, and the libraries of these, where the dynamic linker would find them on this machine, or in another root
+// directory (ld.so(8), "DESCRIPTION").
 //
-// It does not find files that a program opens itself, with dlopen(3) or otherwise, except libgcc_s, which glibc opens
-// for pthread_exit(3) and pthread_cancel(3).
+// It does not find files that a program or its libraries open later, with dlopen(3) or otherwise, except libgcc_s,
+// which glibc opens for pthread_exit(3) and pthread_cancel(3), if it is there.
 package elfdeps
 
 import (
@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// ErrMissing means that a library was not found.
+// ErrMissing means that a library or the interpreter was not found.
 var ErrMissing = errors.New("not found on this machine")
 
 const (
@@ -28,7 +28,7 @@ const (
 // Finder looks for libraries.
 type Finder struct {
 	Root        string   // of the file system to search; "": "/"
-	LibraryPath []string // LD_LIBRARY_PATH
+	LibraryPath []string // directories in Root, searched as those of LD_LIBRARY_PATH
 	Interpreter string   // path in Root of the interpreter that will run the program; "": the one that it names
 }
 
@@ -41,11 +41,12 @@ type object struct {
 	needed  []string
 	rpath   []string
 	runpath []string
-	parent  *object // that needed it first; nil: the program
+	parent  *object // the object for which this library was looked up first; nil: this is the program
 }
 
-// Find returns the files that a program or library needs, as absolute paths, the interpreter first; none for
-// a static program. A path is what the dynamic linker will open, perhaps a symbolic link here.
+// Find returns the files that a program or library needs, the interpreter (if there is one) first; without
+// Interpreter, none for a static program. The paths are in Root, and absolute unless LibraryPath is not. A path is
+// what the dynamic linker will open, perhaps a symbolic link here.
 func (f Finder) Find(program string) ([]string, error) {
 	program, err := filepath.Abs(program)
 	if err != nil {
@@ -112,7 +113,7 @@ func (f Finder) find(name string, by *object, system []string) (*object, []strin
 		return nil, []string{name}
 	}
 	var dirs []string
-	if len(by.runpath) == 0 { // the dynamic linker ignores DT_RPATH if there is DT_RUNPATH
+	if len(by.runpath) == 0 { // glibc's dynamic linker ignores the DT_RPATH of an object that has DT_RUNPATH
 		for o := by; o != nil; o = o.parent {
 			if len(o.runpath) == 0 {
 				dirs = append(dirs, o.rpath...)
@@ -132,7 +133,8 @@ func (f Finder) find(name string, by *object, system []string) (*object, []strin
 	return nil, searched
 }
 
-// fits reads a library if it is for the same machine; the dynamic linker skips others.
+// fits reads the library at path. It returns nil if there is none that can be read, or if it is for another machine
+// than by's, in which case the dynamic linker skips it.
 func (f Finder) fits(path string, by *object) *object {
 	lib, err := f.read(path)
 	if err != nil || lib.class != by.class || lib.machine != by.machine {
@@ -181,7 +183,8 @@ func (f Finder) read(path string) (*object, error) {
 	return o, nil
 }
 
-// ld.so(8), "Dynamic string tokens".
+// search returns the absolute directories in values of DT_RPATH or DT_RUNPATH, with their tokens replaced (ld.so(8),
+// "Dynamic string tokens").
 func (o *object) search(values []string) (dirs []string) {
 	origin, machine := filepath.Dir(o.path), platform(o.machine)
 	for dir := range strings.SplitSeq(strings.Join(values, ":"), ":") {
@@ -196,7 +199,7 @@ func (o *object) search(values []string) (dirs []string) {
 	return dirs
 }
 
-// libDirs returns the possible values of $LIB, which differ between distributions.
+// libDirs returns values that $LIB may have: it differs between distributions.
 func (o *object) libDirs() []string {
 	switch {
 	case o.machine == elf.EM_X86_64:
@@ -215,7 +218,7 @@ func platform(m elf.Machine) string {
 }
 
 func (f Finder) systemDirs(o *object) (dirs []string) {
-	if name, ok := strings.CutPrefix(filepath.Base(o.interp), "ld-musl-"); ok { // musl's ldso: /etc/ld-musl-ARCH.path
+	if name, ok := strings.CutPrefix(filepath.Base(o.interp), "ld-musl-"); ok { // musl's path is in /etc/ld-musl-ARCH.path
 		b, err := os.ReadFile(f.host("/etc/ld-musl-" + strings.TrimSuffix(name, ".so.1") + ".path"))
 		if err != nil {
 			return []string{"/lib", "/usr/local/lib", "/usr/lib"}
@@ -231,7 +234,8 @@ func (f Finder) systemDirs(o *object) (dirs []string) {
 
 const maxInclude = 8
 
-// conf reads a file in the format of /etc/ld.so.conf (ldconfig(8)).
+// conf returns the absolute directories in a file in the format of /etc/ld.so.conf (ldconfig(8)), and in the files
+// that it includes; none if it cannot be read.
 func (f Finder) conf(path string, depth int) (dirs []string) {
 	b, err := os.ReadFile(f.host(path))
 	if err != nil || depth > maxInclude {

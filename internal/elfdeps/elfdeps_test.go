@@ -190,7 +190,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	}
 }
 
-// A program's own dynamic linker needs only the files that Find returns.
+// The dynamic linker of this machine's /bin/ls finds its libraries among the files that Find returns.
 func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	files, err := Finder{}.Find("/bin/ls")
 	if err != nil || len(files) < 2 {

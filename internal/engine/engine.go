@@ -1,8 +1,9 @@
-// Package engine implements devmem.Memory by the engines of vnic's GPUs, to which a guest's driver submits
-// jobs (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, Put and Get copy by way of
-// guest memory that the NIC reaches.
+// Package engine implements devmem.Memory by the engines of vnic's GPUs, to which a guest's driver submits jobs
+// (docs/specs/control.md): no CPU of the guest accesses GPU memory. Look, LookEach, Put and Get copy by way of guest
+// memory that the NIC reaches.
 //
-// At most four calls of a Memory run at a time, each with a table of 1024 entries and 256 KiB of staging memory.
+// At most four calls of a Memory's methods work at a time, and others wait. Each of the four has a table of 1024
+// entries and 256 KiB of staging memory.
 //
 // The package is not API (README, Stability).
 package engine
@@ -33,7 +34,7 @@ const (
 	maxEntries = 1024
 	tableLen   = maxEntries * control.JobEntryLen // bytes: whole pages
 	staging    = 256 << 10
-	maxEntry   = 1 << 30 // bytes of an entry, whose length field has 32 bits; a multiple of every type's size
+	maxEntry   = 1 << 30 // most bytes of an entry of Within; the field has 32 bits; a multiple of every type's size
 )
 
 // Memory implements devmem.Memory.

@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// many is the number of exceptions, which must only decrease.
+// many is the number of exceptions in exceptions.txt, which must only decrease.
 const many = 135
 
 //go:embed testdata/exceptions.txt
 var exceptions string
 
-// waits are the folders and files in which TestNoTimeIsElsewhere looks for times.
+// waits are the folders and files in which TestNoTimeIsElsewhere looks for times, but not in tests or testdata.
 var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "guest", "guest-images", "internal/agent",
 	"internal/boot", "internal/control", "internal/devmemtool", "internal/dhcp", "internal/driver",
 	"internal/elfdeps", "internal/engine", "internal/gpudriver", "internal/gpusocket", "internal/guestnet",
@@ -36,13 +36,14 @@ var waits = []string{"block", "cmd/vnic", "collective", "devmem", "gpumem", "gue
 	"internal/report/stat", "internal/report/page", "internal/report/junit", "internal/report/show", "internal/live",
 	"internal/manual"}
 
-// forTests are folders that TestNoTimeIsElsewhere skips.
+// forTests are folders that TestNoTimeIsElsewhere skips, except for a file in them that waits names.
 var forTests = []string{"internal/machine/assets", "internal/lab/shape", "internal/devmemtest", "internal/clienttest",
 	"internal/kerneltest", "internal/nic/nictest",
 	"internal/stacktest", "internal/lab/labtest", "internal/machine/machinetest", "internal/gpudriver/gpudriver-test",
 	"internal/memory-conformance", "internal/vfiotest", "internal/wire/wiretest"}
 
-// TestNoTimeIsElsewhere finds constant times outside of list.go that testdata/exceptions.txt does not name.
+// TestNoTimeIsElsewhere fails for a constant time in the code of waits that testdata/exceptions.txt does not name, and
+// for an exception whose time is no longer in the code.
 //
 // Invariant: limits: A time after which something is given up is in one list, and follows how slow
 // the machine is, or it is an exception with a reason.
@@ -101,7 +102,8 @@ func TestNoTimeIsElsewhere(t *testing.T) {
 	}
 }
 
-// times returns a file's constant times as "DECLARATION: TIME", but not times that only convert or round.
+// times returns a file's constant expressions with a unit of package time, as "DECLARATION: TIME", but not those for
+// which converts is true.
 func times(tree *ast.File) (list []string) {
 	for _, d := range tree.Decls {
 		switch d := d.(type) {
@@ -165,7 +167,8 @@ func hasUnit(x ast.Expr) (has bool) {
 	return has
 }
 
-// converts reports whether x is a unit that converts, or is an argument of Round or Truncate.
+// converts reports whether x is a unit that the expression around it multiplies or divides by, or converts to a float,
+// or whether x is an argument of Round or Truncate. above are the nodes around x, the innermost last.
 func converts(x ast.Expr, above []ast.Node) bool {
 	if len(above) == 0 {
 		return false

@@ -17,13 +17,14 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Draft is a file that a flag names, and that gets its name when it is complete; nil: no file.
+// Draft is a file that a flag names, and that gets its name by Commit; a nil *Draft is no file.
 type Draft struct {
 	flag, name     string
-	*outfile.Draft // nil: not open
+	*outfile.Draft // nil: not opened yet
 }
 
-// open makes the file; b, if not nil, renames or removes it later. The caller closes the Draft.
+// open makes the file, without a name or with a temporary one. If b is not nil, the broker later gives the file its
+// name, or removes it. The caller closes the Draft.
 func (d *Draft) open(b *broker.Client) error {
 	f, err := outfile.NewDraft(d.name)
 	if err != nil {
@@ -38,7 +39,8 @@ func (d *Draft) open(b *broker.Client) error {
 	return nil
 }
 
-// OpenDraft opens a file that a flag names; it returns nil if name is "". The caller closes the Draft.
+// OpenDraft opens a Draft of the file that a flag names, without a broker; it returns nil if name is "". The caller
+// closes the Draft.
 func OpenDraft(flag, name string) (*Draft, error) {
 	if name == "" {
 		return nil, nil //nolint:nilnil // as documented
@@ -47,7 +49,7 @@ func OpenDraft(flag, name string) (*Draft, error) {
 	return d, d.open(nil)
 }
 
-// Commit writes b and names the file.
+// Commit writes b to the file and gives the file its name. Commit of a nil Draft does nothing.
 func (d *Draft) Commit(b []byte) error {
 	if d == nil {
 		return nil
@@ -58,7 +60,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// Close removes a file that was not committed.
+// Close removes the file, unless Commit was called. Close of a nil Draft does nothing.
 func (d *Draft) Close() error {
 	if d == nil {
 		return nil
@@ -66,10 +68,10 @@ func (d *Draft) Close() error {
 	return d.Discard()
 }
 
-// Page is --http and --report: a page of the lab.
+// Page has the values of --http and --report, for a web page that shows the lab.
 type Page struct{ addr, report string }
 
-// Flags adds the flags.
+// Flags adds --http and --report to f.
 func (o *Page) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.addr, "http", "",
 		"serve a page that shows the lab, links, flows and GPU memory, at this HOST:PORT, as localhost:8080, while it runs "+
@@ -78,8 +80,9 @@ func (o *Page) Flags(f *pflag.FlagSet) {
 		"write the same of the whole run, when it has ended, as one HTML file, to this file")
 }
 
-// show begins to record, and to serve if o has an address; without either flag it does nothing. The caller calls end
-// before it closes the counters and the report; end writes the report, if there is one and anything was recorded.
+// show begins to record the counters, and to serve the page if o has an address; without --http and --report it does
+// nothing. The caller calls end before it closes the counters and the report. end stops both, and writes the report, if
+// report is not nil and a port was recorded.
 func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note func(string, ...any)) (
 	end func() error, err error) {
 	if o.addr == "" && o.report == "" {
@@ -110,8 +113,8 @@ func (o *Page) show(counters *stat.Server, report *Draft, log *slog.Logger, note
 	}, nil
 }
 
-// TellFlows writes the flows of a lab that has ended: as a table to w, and as JSON to file, unless that is
-// nil. If last is nil, it writes nothing.
+// TellFlows writes the flows in last, the Page of a lab that has ended: as a stat.FlowTable to w, and with accel as
+// JSON to file, unless file is nil. If last is nil, it writes nothing.
 func TellFlows(w io.Writer, last *stat.Page, accel qemu.Accel, file *Draft) error {
 	if last == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package live opens and closes what runs beside a command's job: sandbox, counters, capture, page, and
-// files.
+// Package live opens and closes what runs beside a command's job: the sandbox's broker, counters, capture, page, and
+// output files.
 package live
 
 import (
@@ -19,31 +19,32 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// Command has the settings of what runs beside a command's job.
+// Command has the settings of what runs beside a command's job, and from Run on the counters and the capture.
 type Command struct {
 	Sandbox string
 	Dump    pcap.Options
 	Show    stat.Options
 	Page    Page
 	Uplinks []uplink.Config
-	More    broker.Calls // more system calls that the sandbox allows
+	More    broker.Calls // further system calls that the sandbox allows
 
-	Counters *stat.Server // while Run runs
-	Capture  *pcap.Pcap   // while Run runs; nil: none
-	files    []*Draft     // made by File
+	Counters *stat.Server // made and closed by Run
+	Capture  *pcap.Pcap   // made and closed by Run; nil: no capture
+	files    []*Draft     // made by File, opened and closed by Run
 }
 
-// New returns the Command of a command before its flags are read.
+// New returns the Command for vnic's command of this name, before the command's flags are read: the sandbox is on.
 func New(command string) Command {
 	return Command{Sandbox: broker.On, Show: stat.Options{Command: command}}
 }
 
-// Check checks the flags of the sandbox, the counters and the page.
+// Check checks the values of --sandbox, --metrics and --http.
 func (l *Command) Check() error {
 	return errors.Join(broker.CheckMode(l.Sandbox), l.Show.Check(), page.CheckAddr(l.Page.addr))
 }
 
-// File adds a file that a flag names; nil if name is "".
+// File adds and returns a Draft of a file that a flag names, which Run opens before the job and closes after it; it
+// returns nil if name is "".
 func (l *Command) File(flag, name string) *Draft {
 	if name == "" {
 		return nil
@@ -54,8 +55,9 @@ func (l *Command) File(flag, name string) *Draft {
 }
 
 // Run calls job with a context that ends with c's context or with the broker, if there is one. Before, it completes
-// o: Broker, Confine, and Services for uplinks, counters and capture. config returns what the broker may do. Afterwards
-// Run writes the page's report and closes what it has opened.
+// o: it sets Broker and Confine, and adds Services for uplinks, counters and capture. config returns what the broker
+// may do; it is not called in mode Off. Afterwards Run writes the report that --report names, if a port was recorded,
+// and closes what it has opened.
 func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode string) (broker.Config, error),
 	job func(context.Context) error) (err error) {
 	note := o.Tell
@@ -118,9 +120,9 @@ func (l *Command) Run(c *cobra.Command, o *session.Common, config func(mode stri
 	return err
 }
 
-// confined starts the broker, and returns its client and a function that calls its Confine. If the broker does not
-// start, or Confine fails, that is an error only if asked. Without a broker, as in mode Off, the client and the
-// function are nil.
+// confined starts the broker, and returns its client and a function that calls the client's Confine. If the broker does
+// not start, or Confine fails, that is an error only if asked, which means that the user gave --sandbox; else it is a
+// note. Without a broker, as in mode Off, the client and the function are nil.
 func confined(configure func(mode string) (broker.Config, error), mode string, asked bool, note func(string, ...any),
 	more broker.Calls) (*broker.Client, func() error, error) {
 	if mode == broker.Off {

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/report/stat"
 )
 
-// Watch paints last at once, and then that vnic's counters once a second, until ctx or that vnic ends.
+// Watch paints last, a snapshot of a vnic, and then once a second the rates since the snapshot before, until ctx or
+// that vnic ends. It writes to notes that the vnic has ended.
 func Watch(ctx context.Context, w *show.Repaint, notes io.Writer, last *stat.Snapshot) error {
 	if err := w.Paint(func(w io.Writer) error { return stat.Table(w, nil, last) }); err != nil {
 		return err

@@ -1,10 +1,10 @@
 package nic
 
-// batchBytes bounds a batch's payload, roughly. Driver and receivers process a batch while the Sender moves
-// the next one; with batches as large as the ring, long frames would make them wait.
+// batchBytes bounds the payload of the frames that one Gather takes, if all are as long as the newest frame. Driver
+// and receivers process a batch while the Sender moves the next one; a batch of many long frames would make them wait.
 const batchBytes = 256 << 10
 
-type batchSize struct{ last uint32 } // payload of the newest frame
+type batchSize struct{ last uint32 } // bytes of payload of the frame gathered last
 
 // limit returns the free frames that the next batch may fill: at least one, if one is free.
 func (b *batchSize) limit(free []*TxFrame) []*TxFrame {

@@ -2,7 +2,7 @@ package nic
 
 import "testing"
 
-// TestBatchSize: long frames limit a batch, short ones do not.
+// TestBatchSize: a long newest frame limits the next batch, a short one does not.
 func TestBatchSize(t *testing.T) {
 	frames := make([]*TxFrame, 32)
 	for i := range frames {

@@ -8,41 +8,42 @@ import (
 )
 
 const (
-	// maxMerges bounds the open merges that end with their batch: as many flows as Linux's GRO keeps in a hash
+	// maxMerges bounds a queue's open merges without Config.Hold: as many flows as Linux's GRO keeps in a hash
 	// bucket (MAX_GRO_SKBS).
 	maxMerges = 8
-	// lookAhead is the number of packets in which the function followed looks for the next one of a flow.
+	// lookAhead is the number of packets behind a packet in which the function followed looks for the next one of
+	// its flow.
 	lookAhead = maxMerges
-	// mergeSegments bounds the memory segments of a merge's payload.
+	// mergeSegments bounds the memory segments of the payload of a merge with more than one frame.
 	mergeSegments = dma.KeepSegments
 )
 
 // merger merges frames of the same flow to GSO packets (receive coalescing). Its user holds the queue's lock.
-// With holds, merges may outlive their batch (hold.go).
 type merger struct {
-	limits wire.Limits // of the driver
-	holds  bool        // merges may outlive their batch
+	limits wire.Limits // of the port's driver, as of the start of a batch
+	holds  bool        // merges may outlive their batch (Config.Hold, hold.go)
 	open   []merge     // the first n are in use, the oldest first
 	n      int
-	next   []int32 // by packet of the batch: the next one of its merge
+	next   []int32 // by packet of the batch: the index of the next one in its merge; stale if it is the last
 	pkt    wire.Packet
 	hdr    [splitter.MaxHeader]byte
-	store  *store // for merges that outlive their batch; made when needed
+	store  *store // frames of merges that outlive their batch; made when needed
 }
 
-// merge is an open merge of frames of this batch and of earlier ones.
+// merge is an open merge of frames of this batch and, with Config.Hold, of earlier ones.
 type merge struct {
 	coalesce.Merge
 	route       route
-	first, last int32 // in this batch
-	here        int   // frames in this batch
-	segments    int   // memory segments of the payload, held or of this batch
+	first, last int32 // if here > 0: indexes in this batch of its first and last frame there
+	here        int   // number of its frames in this batch
+	segments    int   // upper bound of the payload's memory segments: of held chunks and of this batch's frames
 	checked     bool  // the first frame's checksum was checked
-	alone       bool  // no frame can join
-	held        *held // frames of earlier batches; nil: none
+	alone       bool  // no frame may join: the first frame's checksum is not vouched for, or held frames have left
+	held        *held // frames of earlier batches; nil: none, as always without Config.Hold
 }
 
-// merging returns the merger for a batch; nil: the queue merges none of its packets.
+// merging returns the merger for a batch. nil: the queue merges none of the batch's packets; if coalescing was turned
+// off, merging has then tried to end the open merges.
 func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	p, holds := d.port, d.port.hold != nil
 	if !holds && len(batch) < 2 {
@@ -71,7 +72,7 @@ func (rq *rxQueue) merging(d *delivery, batch []*wire.Packet) *merger {
 	return m
 }
 
-// take puts packet i of the batch into a merge. false: the caller must put it into the queue by itself.
+// take puts packet i of the batch into a merge. false: it is in none, and the caller must call rxQueue.one for it.
 func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *route) bool {
 	pkt := batch[i]
 	followed := m.holds || followed(batch, i)
@@ -83,11 +84,11 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	case splitter.TCP:
 	case splitter.UDP, splitter.NotIP:
 		return false
-	default: // a fragment or a tunnel may belong to any of the merges
+	default: // a packet of another class, such as a fragment or a tunnel's, may belong to the flow of any merge
 		m.finish(d, rq, batch)
 		return false
 	}
-	if m.holds && d.blocked.waitFor(r) != nil { // a packet that it must not overtake waits
+	if m.holds && d.blocked.waitFor(r) != nil { // pkt must not overtake a packet that waits
 		return false
 	}
 	possible := m.possible(d, pkt, r)
@@ -113,7 +114,7 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 		if !m.end(d, rq, batch, k) {
 			return false
 		}
-		break // a flow has at most one merge
+		break // a flow has at most one open merge on a queue
 	}
 	if !possible || !followed {
 		return false
@@ -131,8 +132,8 @@ func (m *merger) take(d *delivery, rq *rxQueue, batch []*wire.Packet, i int, r *
 	return true
 }
 
-// followed reports whether the next packet of a packet's flow may be among the lookAhead packets behind it. It
-// compares only sequence numbers.
+// followed reports whether packet i of the batch is TCP with payload, and one of the lookAhead packets behind it has
+// the next sequence number. That one may be of another flow.
 func followed(batch []*wire.Packet, i int) bool {
 	h := &batch[i].Meta.Headers
 	if h.Class != splitter.TCP || batch[i].PayloadLen == 0 {
@@ -147,7 +148,7 @@ func followed(batch []*wire.Packet, i int) bool {
 	return false
 }
 
-// possible reports whether a packet with route r could be part of a merge.
+// possible reports whether a packet with route r could be part of a merge. More checks follow (Begin, joins).
 func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	if !coalesce.Possible(&pkt.Meta, pkt.PayloadLen) || r.unsplit || !r.split && d.s.splits[r.home].On {
 		return false
@@ -159,7 +160,7 @@ func (m *merger) possible(d *delivery, pkt *wire.Packet, r *route) bool {
 	return m.limits.GSO.Has(t)
 }
 
-// longest returns the length of the longest GSO packet.
+// longest returns the greatest length of a merged packet: the driver's limit, but at most MaxFrame.
 func (m *merger) longest() uint32 {
 	if m.limits.MaxBytes == 0 {
 		return MaxFrame
@@ -167,7 +168,7 @@ func (m *merger) longest() uint32 {
 	return min(m.limits.MaxBytes, MaxFrame)
 }
 
-// joins reports whether a packet continues merge g of its flow; it then takes g's route.
+// joins reports whether a packet of merge g's flow may join g. Once in g, the packet has g's route, not its own.
 func (m *merger) joins(d *delivery, g *merge, batch []*wire.Packet, pkt *wire.Packet) bool {
 	if g.alone || !g.Continues(pkt.Header, &pkt.Meta, pkt.PayloadLen) ||
 		g.segments+len(pkt.Payload) > mergeSegments {
@@ -192,19 +193,19 @@ func (m *merger) firstVouched(c *dma.Copier, g *merge, batch []*wire.Packet) boo
 	return vouched(c, first.Header, &first.Meta, first.Payload, first.PayloadLen)
 }
 
-// vouched calls coalesce.Vouched; false also if the payload cannot be read.
+// vouched calls coalesce.Vouched. It also returns false if it needs the payload's sum and cannot read the payload.
 func vouched(c *dma.Copier, hdr []byte, m *splitter.Meta, payload []dma.Segment, n uint32) bool {
 	var sum uint16
 	if coalesce.NeedsSum(m) {
 		var err error
 		if sum, err = c.Sum(payload); err != nil {
-			return false // copying it returns the error
+			return false // copying the payload to the queue's buffers returns the error, too
 		}
 	}
 	return coalesce.Vouched(hdr, m, n, sum)
 }
 
-// finish ends the merges, oldest first. One with held frames that finds no buffers stays open.
+// finish calls end for each merge, oldest first. A merge whose held frames must wait stays open.
 func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	for k := 0; k < m.n; {
 		if !m.end(d, rq, batch, k) {
@@ -213,8 +214,8 @@ func (m *merger) finish(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	}
 }
 
-// end ends merge k: as one packet if possible, else frame by frame. false: its held frames found no buffers
-// and stay.
+// end ends merge k: it puts its frames into the queue as one packet if possible, else one by one. false: held frames
+// of the merge must wait, for buffers or behind a packet that waits, and the merge stays open.
 func (m *merger) end(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	if m.open[k].held != nil {
 		return m.release(d, rq, batch, k)
@@ -238,7 +239,7 @@ func (m *merger) apart(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge)
 func (m *merger) remove(k int) {
 	m.n--
 	copy(m.open[k:], m.open[k+1:m.n+1])
-	m.open[m.n] = merge{} // for the garbage collector
+	m.open[m.n] = merge{} // drops its references, for the garbage collector
 }
 
 // put puts a merge into the queue as one packet; false: the queue did not take it. Counters and taps see the
@@ -284,8 +285,8 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	return true
 }
 
-// part counts a frame of a merged packet, whose payload begins at off, and reports it to the tap. next is the
-// offset of the next frame's payload.
+// part counts one frame of a merged packet, makes its Verdict Taken, and reports it to the tap, if there is one. off
+// is where the frame's payload begins in the packet's payload, and next where the next frame's begins.
 func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, off uint32) (next uint32) {
 	PutTaken.verdict(&pkt.Verdict, rq.wait)
 	rq.delta.count(1, uint64(len(pkt.Header)), &bytesByMem{})
@@ -299,6 +300,6 @@ func (rq *rxQueue) part(d *delivery, pkt *wire.Packet, place *wire.Placement, of
 		place.Payload = rq.mover.placed(off, pkt.PayloadLen)
 		d.tap.Received(d.w, pkt, *place)
 	}
-	place.HeaderLen = 0 // of the first frame only
+	place.HeaderLen = 0 // only the first frame's headers are in the buffers
 	return off + pkt.PayloadLen
 }

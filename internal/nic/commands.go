@@ -13,7 +13,8 @@ import (
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
 
-// Info implements control.Handler. The driver then knows the current generation.
+// Info implements control.Handler. It records that the driver has asked in this generation, on which the default RSS
+// table depends (defaultRSS), and applies that table unless a driver has set another.
 func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,8 +34,9 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 cannot be split. If split is turned off, posted buffers return to
-// the driver before steering changes: they are laid out for split frames.
+// SetSplit implements control.Handler. Header split cannot be turned on for queue 0. With Config.QueueSplits SetSplit
+// refuses each call. If it turns split off on a queue that is a Returner, posted buffers return to the driver before
+// steering changes: they are laid out for split frames.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
@@ -47,14 +49,14 @@ func (p *Port) SetSplit(s control.Split) error {
 	if err := state.SetSplit(s); err != nil {
 		return err
 	}
-	p.FlushRx(int(s.Queue)) // with the old setting
+	p.FlushRx(int(s.Queue)) // open merges end by the old setting
 	if was.On && !s.On {
 		p.returnBuffers(s.Queue)
 	}
 	return p.change(func(state *control.State) error { return state.SetSplit(s) })
 }
 
-// SplitQueue turns header split of a queue on or off, with Config.QueueSplits. The queue must be stopped.
+// SplitQueue turns header split of a queue on or off, on a port with Config.QueueSplits. The queue must be stopped.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
 		s.Splits = slices.Clone(s.Splits)
@@ -76,7 +78,7 @@ func (p *Port) DelFlow(id uint32) error {
 	return p.change(func(s *control.State) error { return s.DelFlow(id) })
 }
 
-// ReplaceFlow replaces a rule; on an error the old one stays.
+// ReplaceFlow replaces rule old by r, and returns the new rule's id. On an error the old rule stays.
 func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error) {
 	return p.add(func(s *control.State) (uint32, error) {
 		if err := s.DelFlow(old); err != nil {
@@ -89,7 +91,7 @@ func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error
 // Flows implements control.Handler.
 func (p *Port) Flows() ([]control.FlowRule, error) { return slices.Clone(p.state().Rules), nil }
 
-// SetRSS implements control.Handler. The default table counts as unset.
+// SetRSS implements control.Handler. If r has the port's default table, later changes of the default still apply.
 func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
@@ -159,7 +161,7 @@ func (p *Port) UnregisterBuffer(id uint32) error {
 // Buffers implements control.Handler.
 func (p *Port) Buffers() ([]control.Buffer, error) { return slices.Clone(p.state().Buffers), nil }
 
-// errDriverBinds refuses a binding on a NIC whose driver lays out buffers.
+// errDriverBinds is the error for a binding by command with Config.QueueSplits: the driver posts GPU memory itself.
 var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
 
 // BindRx implements control.Handler.

@@ -7,34 +7,35 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count packets of a transmit queue, or of a flow counter's direction. One goroutine at a time adds
-// to them; any may read.
+// Counters count the packets of a transmit queue, or those of a flow counter in one direction. One goroutine at a time
+// adds to them; any may read.
 type Counters struct {
 	live control.DirCounters // accessed atomically
 }
 
-// add adds to a counter that has one writer at a time.
+// add adds n to c, which has one writer at a time and any number of readers.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
-// addAny is add without a store for 0.
+// addAny is add, but stores nothing if n is 0.
 func addAny(c *uint64, n uint64) {
 	if n > 0 {
 		add(c, n)
 	}
 }
 
-// counter has one writer at a time.
+// counter is a counter with one writer at a time; any goroutine may load v.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// bytesByMem is a frame's payload by kind of memory.
+// bytesByMem counts a packet's payload bytes by kind of memory. bounced is the part of host that went through host
+// memory on its way to or from a GPU.
 type bytesByMem struct {
 	device, gpuFile, host, bounced uint64
 
-	buffers uint32 // memory segments
+	buffers uint32 // memory segments of headers and payload
 	nodes   bool   // count host memory by NUMA node
-	gpu     int32  // 1 + the GPU of the first byte in a GPU; 0: none
+	gpu     int32  // 1 + the GPU of the first byte in GPU memory; 0: none
 	node    int32  // 1 + the node of the first byte in host memory of a known node; 0: none
 
 	// Valid if gpu is not 0.
@@ -43,22 +44,22 @@ type bytesByMem struct {
 
 	// Valid if node is not 0.
 	secondNode      int32  // 1 + the second node; 0: none
-	here, elsewhere uint64 // bytes on the first node, and on others
+	here, elsewhere uint64 // bytes on the first node, and on other known ones
 }
 
-// reset prepares w for a frame, and clears only what must be clear.
+// reset prepares w for a frame. It does not clear the fields that are not valid after it.
 func (w *bytesByMem) reset(nodes bool) {
 	w.device, w.gpuFile, w.host, w.bounced = 0, 0, 0, 0
 	w.buffers, w.nodes, w.gpu, w.node = 0, nodes, 0, 0
 }
 
-// locate adds segs to w, and returns their length.
+// locate adds the bytes of segs to w, and returns their number.
 func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
 		total += uint64(s.Len)
 		for s.Len > 0 {
 			d, n := s.MemKind()
-			if n == 0 { // beyond its region: the copier returns an error
+			if n == 0 { // s.Off is beyond its region: copying will return an error
 				n = s.Len
 			}
 			switch d {
@@ -80,7 +81,8 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// gpuBytes counts n bytes of s for a GPU; bytes in a third GPU count for the second.
+// gpuBytes records the GPU of s, and adds n to secondBytes unless it is the first GPU. So bytes in a third GPU count
+// for the second.
 func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	switch g := int32(s.GPU() + 1); {
 	case w.gpu == 0:
@@ -94,7 +96,8 @@ func (w *bytesByMem) gpuBytes(s *dma.Segment, n uint32) {
 	}
 }
 
-// nodeBytes counts n bytes for a NUMA node; -1: unknown. Bytes on a third node count for the second.
+// nodeBytes counts n bytes for a NUMA node, or nothing for -1, an unknown node. Bytes on a third node count for the
+// second.
 func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	switch slot := int32(node + 1); {
 	case slot == 0:
@@ -110,7 +113,7 @@ func (w *bytesByMem) nodeBytes(node int, n uint64) {
 	}
 }
 
-// nodesOf adds the NUMA nodes of w to t.
+// nodesOf adds the bytes of w by NUMA node to t.
 func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	if w.node == 0 {
 		return
@@ -121,7 +124,7 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	}
 }
 
-// placed adds to t the GPUs of w, its bytes beyond the first GPU and its number of segments.
+// placed adds the buffers and secondBytes of w to t, and sets the GPUs of t by those of w. A first GPU of t stays.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {
@@ -136,7 +139,7 @@ func (t *bytesByMem) placed(w *bytesByMem) {
 	t.secondBytes += w.secondBytes
 }
 
-// addTo adds the delta to c and clears it. It needs no atomic stores to c: readers of c take the lock that
+// addTo adds the delta to c, and calls clear. It needs no atomic stores to c: readers of c take the lock that
 // the caller holds.
 func (t *delta) addTo(c *control.DirCounters) {
 	if t.packets > 0 {
@@ -155,22 +158,22 @@ func (t *delta) addTo(c *control.DirCounters) {
 	t.clear()
 }
 
-// delta is the sum of a batch's counts.
+// delta sums up counts, as of a batch, until addTo or flush adds them to counters.
 type delta struct {
 	packets, segments, header, drops, dropped uint64
 	device, gpuFile, host, bounced, buffers   uint64
 
-	to      *Traffic // nil: none
-	gpu     int32    // 1 + the GPU of the bytes in direct and through
+	to      *Traffic // to which bytes by GPU and node, and buffers, are added; nil: to none
+	gpu     int32    // 1 + the GPU of the bytes in direct and through; 0: none yet
 	direct  uint64
-	through uint64 // bounced
+	through uint64 // bytes of packets with bounced bytes
 
-	node int32 // 1 + the NUMA node of the bytes in here
+	node int32 // 1 + the NUMA node of the bytes in the field here; 0: none yet
 	here uint64
 }
 
-// Traffic is a queue's payload in one direction by GPU and NUMA node, and its number of buffers. Host is
-// payload in host memory that was not bounced, as far as its node is known.
+// Traffic counts a queue's payload bytes in one direction by GPU and NUMA node, and its buffers (memory segments).
+// Host counts payload in host memory that was not bounced, as far as its node is known.
 type Traffic struct {
 	Buffers         uint64
 	Direct, Bounced [dma.MaxGPUs]uint64
@@ -206,7 +209,7 @@ func (t *delta) add(w *bytesByMem) {
 	}
 }
 
-// places adds the payload of w by GPU and NUMA node.
+// places adds the payload of w by GPU and NUMA node to the delta. The field to is not nil.
 func (t *delta) places(w *bytesByMem) {
 	if w.gpu != 0 {
 		t.toGPU(w.gpu, w, w.device+w.gpuFile+w.bounced-w.secondBytes)
@@ -222,7 +225,7 @@ func (t *delta) places(w *bytesByMem) {
 	}
 }
 
-// on adds n bytes for a NUMA node.
+// on adds n bytes for NUMA node number node-1.
 func (t *delta) on(node int32, n uint64) {
 	if t.node != node {
 		t.flushNode()
@@ -238,7 +241,7 @@ func (t *delta) flushNode() {
 	}
 }
 
-// toGPU adds n bytes for a GPU.
+// toGPU adds n bytes of w for GPU number gpu-1: to through if w has bounced bytes, else to direct.
 func (t *delta) toGPU(gpu int32, w *bytesByMem, n uint64) {
 	if t.gpu != gpu {
 		t.flushGPU()
@@ -259,7 +262,8 @@ func (t *delta) flushGPU() {
 	}
 }
 
-// clear adds the bytes by GPU and node, and the buffers, to Traffic (to), and clears the delta.
+// clear adds the bytes by GPU and node, and the buffers, to the Traffic in to, if it is not nil. Then it clears the
+// delta except for to.
 func (t *delta) clear() {
 	to := t.to
 	if to != nil {
@@ -275,7 +279,7 @@ func (t *delta) drop(payload uint64) {
 	t.dropped += payload
 }
 
-// flush adds the delta to c and clears it.
+// flush adds the delta to c, and calls clear.
 func (t *delta) flush(c *Counters) {
 	if t.packets > 0 {
 		add(&c.live.Packets, t.packets)
@@ -283,7 +287,7 @@ func (t *delta) flush(c *Counters) {
 		add(&c.live.HeaderBytes, t.header)
 		addAny(&c.live.DeviceBytes, t.device)
 		addAny(&c.live.GPUFileBytes, t.gpuFile)
-		t.flushNode() // before the byte counters that include it
+		t.flushNode() // before HostBytes, which includes these bytes
 		addAny(&c.live.BouncedBytes, t.bounced)
 		addAny(&c.live.HostBytes, t.host)
 	}

@@ -11,39 +11,39 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// rxQueue is a receive queue; most of its state is under q's lock.
+// rxQueue is the port's part of a receive queue; most of its state is under q's lock.
 type rxQueue struct {
-	q       RxQueue
-	wait    wire.Waitable // senders wait for it
+	q       RxQueue       // the device model's queue, or a wrapper of it by Sabotage
+	wait    wire.Waitable // the device model's queue, for whose buffers senders wait
 	mover   Mover
 	frame   Frame
 	merger  *merger      // made when needed
-	holding atomic.Int32 // merges open between batches; written under q's lock
-	delta   delta        // of this batch
-	way     *shape.Route // of the last packet taken
-	pieces  uint32       // memory segments of that packet's buffers
+	holding atomic.Int32 // number of merges open between batches; written under q's lock
+	delta   delta        // counts since the last tally
+	way     *shape.Route // with a Shape: links of the last packet taken; until the first, nil or Rx.Host
+	pieces  uint32       // memory segments of that packet's buffers; 0 until the first
 	in      control.DirCounters
 	traffic Traffic
-	flows   *flows.Shard // nil: no account
-	unsplit counter      // frames that could not be split
+	flows   *flows.Shard // nil: the port keeps no account of flows
+	unsplit counter      // frames with Frame.Unsplit, taken or dropped
 	merged  counter      // frames in merged GSO packets
 	merges  counter      // merged GSO packets
 
 	exhaustion exhaustion
 }
 
-// blockedQueues are queues for which a packet of the batch waits. Later packets for them wait, too: none
-// overtakes another one of its flow.
+// blockedQueues are queues for which an earlier packet waits, of this batch or held in a merge. Later packets for them
+// wait, too: none overtakes another one of its flow.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {
 		home, q int
 		wait    wire.Waitable
 	}
-	all wire.Waitable // more than four
+	all wire.Waitable // if more than four are blocked: what packets for other queues wait for; else nil
 }
 
-// waitFor returns the queue for which a packet with route r must wait; nil: none.
+// waitFor returns the queue that a packet with route r must wait for; nil: none.
 func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 	for i := range s.n {
 		switch b := &s.queue[i]; {
@@ -51,7 +51,7 @@ func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 			return b.wait
 		case b.q == r.q:
 			wait := b.wait
-			s.add(r, wait) // for later packets of its flow on another queue
+			s.add(r, wait) // so that later packets of r's flow wait, whichever queue they go to
 			return wait
 		}
 	}
@@ -86,7 +86,7 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	var d delivery // field by field: copying a struct just written would stall on store forwarding
+	var d delivery // it is set field by field: copying a struct just written would stall on store forwarding
 	d.w, d.s, d.port = w, p.steering.Load(), p
 	d.tap = p.tap()
 	d.gate.shape = p.conf.Shape
@@ -102,7 +102,7 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	p := d.port
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
-		if trouble&noBuffers != 0 { // on all queues: none overtakes another
+		if trouble&noBuffers != 0 { // it holds for all queues, so no packet overtakes another
 			batch = batch[rq.refuse(d, batch, &r):]
 			continue
 		}
@@ -117,7 +117,7 @@ func (d *delivery) toQueues(batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// delivery is the state of one call of Deliver.
+// delivery is the state of one call of Deliver, or of rxQueue.flush.
 type delivery struct {
 	w       *wire.Worker
 	s       *steering
@@ -127,9 +127,9 @@ type delivery struct {
 	gate    gate
 }
 
-// fill decides on the packets at the start of batch that go to queue r.q, and returns their number. It stops
-// at a packet that may overtake a merge on another queue. r is the route of the first packet, and then of the
-// next one. call: the caller must call q.Call.
+// fill merges, puts or drops the packets at the start of batch that go to queue r.q, or makes them Busy, and returns
+// their number. It stops early at a packet that may overtake a merge on another queue. r is the route of batch[0];
+// fill sets it to that of batch[n], if there is one. call: the caller must call q.Call.
 func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
@@ -140,7 +140,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	m, holds := rq.merging(d, batch), d.port.hold != nil
 	for q := r.q; r.q == q; {
 		if d.gate.shape != nil && !rq.arrives(d, batch[n]) {
-			// The packet waits for its links.
+			// The packet waits for its PCIe links, and is Busy.
 		} else if m == nil || !m.take(d, rq, batch, n, r) {
 			rq.one(d, batch[n], r)
 		}
@@ -164,8 +164,8 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 	return n, rq.q.Flush()
 }
 
-// tally adds the delta to the counters, and drops references to frame and copier. The caller holds the
-// queue's lock.
+// tally adds the delta and the flows' counts to the counters, and drops the references to the packet and the copier.
+// The caller holds the queue's lock.
 func (rq *rxQueue) tally() {
 	rq.mover.c = nil
 	rq.frame.Packet = nil
@@ -181,7 +181,7 @@ func (rq *rxQueue) counters() control.DirCounters {
 	return rq.in
 }
 
-// one puts a packet into the queue, or drops it, or makes it Busy.
+// one puts a single packet into the queue, or drops it, or makes it Busy.
 func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 	if wait := d.blocked.waitFor(r); wait != nil {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
@@ -201,7 +201,7 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.begin()
-	// Field by field, as in Deliver.
+	// The fields are set one by one, for the reason given in Deliver.
 	f := &rq.frame
 	f.Packet, f.Split, f.HeaderLen, f.Unsplit, f.Merged = pkt, r.split, r.hlen, r.unsplit, false
 	f.Hashed, f.Hash = r.hashed, r.hash
@@ -238,7 +238,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	return res
 }
 
-// account returns a packet's flow in the account of flows; nil: none.
+// account returns the counts of a packet's flow in the account of flows; nil: the port keeps none.
 func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	if rq.flows == nil {
 		return nil
@@ -250,7 +250,8 @@ func (rq *rxQueue) account(s *steering, pkt *wire.Packet) *flows.Acc {
 	return a
 }
 
-// placement describes where the packet just put lies; valid under the queue's lock.
+// placement describes where the packet just put lies. Its Payload is valid until the next packet, and nil if the
+// packet was not taken. The caller holds the queue's lock.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	place := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
@@ -271,7 +272,7 @@ func (p *Port) tap() wire.Tap {
 }
 
 // putOwn puts a frame of the control channel into receive queue 0, or into the backlog if there is no buffer. A
-// frame that neither takes is lost.
+// frame that the queue refuses for another reason, or for which the backlog has no room, is lost.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
@@ -293,7 +294,7 @@ func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	return res
 }
 
-// putOwn puts a frame of the control channel into the queue. The caller holds its lock.
+// putOwn puts a frame of the control channel into the queue. The caller holds the queue's lock.
 func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	rq.mover.c = c
 	rq.frame = Frame{Packet: pkt}
@@ -303,8 +304,8 @@ func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
 	return res
 }
 
-// with calls f under a queue's lock, inside the address space's epoch, and then interrupts the driver if
-// needed.
+// with calls f under a queue's lock, inside the address space's epoch. After it has released the lock, it interrupts
+// the driver if needed.
 func (p *Port) with(rq *rxQueue, f func()) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -321,20 +322,20 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 }
 
 const (
-	returnPiece = 256     // buffers under one hold of the lock
-	maxReturned = 1 << 15 // buffers of the largest ring: the driver may go on posting
+	returnPiece = 256     // most buffers returned under one hold of the lock
+	maxReturned = 1 << 15 // most buffers returned, those of the largest ring: the driver may go on posting
 )
 
-// returnBuffers returns a queue's posted buffers to its driver before split is turned off. The caller holds
-// neither the queue's lock nor the port's mu.
+// returnBuffers returns the posted buffers of a queue that is a Returner to its driver, before split is turned off. The
+// caller holds neither the queue's lock nor the port's mu.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
-	r, ok := rq.wait.(Returner) // the model's, also with Sabotage
+	r, ok := rq.wait.(Returner) // wait is the model's queue, also with Sabotage
 	if !ok {
 		return
 	}
 	for all, n := 0, returnPiece; n == returnPiece && all < maxReturned; all += n {
 		p.with(rq, func() { n = r.Return(returnPiece) })
-		runtime.Gosched() // for waiters of the lock
+		runtime.Gosched() // lets goroutines run that wait for the lock
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// books are the drops of the sender's and the receiver's queue, and of both links by reason.
+// books has the drops counted by the sender's transmit queue and the receiver's receive queue, and the sum of both
+// links' drops by reason.
 type books struct {
 	tx, rx  uint64
 	reasons [wire.NumDropReasons]uint64
@@ -48,11 +49,11 @@ func TestEachDropHasAReason(t *testing.T) {
 	stopped := func(a, _ *toy) { a.tx.waits(); a.tx.sender.Stop() }
 	for name, c := range map[string]struct {
 		reason wire.DropReason
-		frame  func(a, b *toy) []byte // nil: a UDP frame
+		frame  func(a, b *toy) []byte // nil: a UDP frame from a to b
 		before func(a, b *toy)
 		during func(a, b *toy)
-		rx     uint64 // drops of the receiver's queue
-		sent   bool   // it counts as sent
+		rx     uint64 // drops that the receiver's queue is to count
+		sent   bool   // the frame counts as sent at the sender's queue, not as dropped
 		link   wire.LinkOptions
 		waits  bool // patience is longer than the test
 	}{
@@ -71,7 +72,7 @@ func TestEachDropHasAReason(t *testing.T) {
 			return ether(b.mac, wire.MAC{2, 0, 0, 0, 0, 99}, 0x1234, 100)
 		}, link: wire.LinkOptions{Identity: &wire.Identity{MAC: wire.MAC{2, 0, 0, 0, 0, 1}}}},
 		"lost by the link": {reason: wire.DropLinkLoss, sent: true, link: wire.LinkOptions{Up: wire.Impairment{Loss: 1}}},
-		// The first frame fills the queue for hours.
+		// The broadcast that newToy sends fills the link's queue for hours.
 		"for which the link's queue has no room": {reason: wire.DropLinkQueue,
 			link: wire.LinkOptions{Up: wire.Impairment{Rate: 0.01, Limit: 1}}},
 		"longer than the receiver takes": {reason: wire.DropTooBig, frame: func(a, b *toy) []byte {

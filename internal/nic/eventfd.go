@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFD is an eventfd that the device writes to signal a frontend: the call eventfd of a virtqueue, or an
-// MSI-X vector. Any goroutine may fire it.
+// EventFD is an eventfd that the device writes to signal a frontend: the call or error eventfd of a virtqueue, or that
+// of an MSI-X vector. Any goroutine may fire it.
 //
 // A write to a full eventfd blocks unless O_NONBLOCK is set (eventfd(2)). That flag belongs to the open file,
 // which the frontend shares with us and may change; Linux has no RWF_NOWAIT for writes to eventfds. So the
-// device's Monitor looks for writers that block in a full eventfd, takes the eventfds away from that frontend,
-// and frees the writers by reading.
+// device's Monitor looks for writers that block in a full eventfd. If there is one, the Monitor takes all eventfds away
+// from that frontend, and frees the writers by reading.
 type EventFD struct {
 	eventFDs *EventFDs
 	file     sharedFD
@@ -24,7 +24,8 @@ type EventFD struct {
 // Enter announces a Write.
 func (e *EventFD) Enter() { e.inside.Add(1) }
 
-// Write signals the eventfd. The caller must have called Enter.
+// Write signals the eventfd, and first wakes a parked Monitor (EventFDs.Park). The caller must have called Enter once
+// for this Write.
 func (e *EventFD) Write() {
 	if fds := e.eventFDs; fds.parked.Load() && fds.parked.Swap(false) {
 		fds.wake()
@@ -42,7 +43,8 @@ func (e *EventFD) Fire() {
 // Busy reports whether a writer is between Enter and the end of Write.
 func (e *EventFD) Busy() bool { return e.inside.Load() > 0 }
 
-// Stuck reports whether a writer is inside and the eventfd is full, so that the writer may be blocked.
+// Stuck reports whether a writer is between Enter and the end of Write, and the eventfd is full, so that the writer may
+// be blocked.
 func (e *EventFD) Stuck() (stuck bool) {
 	if e.Busy() {
 		e.file.do(func(fd int) { stuck = isFull(fd) })
@@ -50,7 +52,8 @@ func (e *EventFD) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain reads the eventfd if it is full, which frees a blocked writer; else a read would lose a signal.
+// drain sets O_NONBLOCK and reads the eventfd if it is full, which frees blocked writers. It does not read an eventfd
+// that is not full: that would only lose a signal.
 func (e *EventFD) drain() {
 	e.file.do(func(fd int) {
 		if isFull(fd) {
@@ -68,18 +71,18 @@ func isFull(fd int) bool {
 }
 
 // EventFDs are the eventfds that a device gets from its frontends. The zero value is ready; any goroutine may
-// call the methods.
+// call the methods except OnWrite.
 type EventFDs struct {
 	quarantined atomic.Bool
-	parked      atomic.Bool // the monitor sleeps until wake is called
+	parked      atomic.Bool // Park has succeeded, and no Write has begun since: the next one calls wake
 	wake        func()      // set (OnWrite) before the first Park
 
 	mu    sync.Mutex
-	open  map[*EventFD]bool // under mu: not ended
-	ended []*EventFD        // under mu: ended while writers were inside
+	open  map[*EventFD]bool // under mu: those that have not ended
+	ended []*EventFD        // under mu: those that ended while writers were inside, until Free closes them
 }
 
-// New makes an EventFD of fd, and takes ownership of fd. While the frontend is quarantined, New closes fd and
+// New makes an EventFD of fd, and takes ownership of fd. Between Quarantine and Release, New closes fd and
 // returns nil.
 func (fds *EventFDs) New(fd int) *EventFD {
 	if fds.quarantined.Load() {
@@ -97,8 +100,8 @@ func (fds *EventFDs) New(fd int) *EventFD {
 	return e
 }
 
-// End ends an EventFD, which its owner does not use any more; nil is allowed. If writers are inside, Free closes
-// the eventfd later.
+// End ends an EventFD that its owner gives up; nil is allowed. End closes the eventfd, or, if a writer is between Enter
+// and the end of Write, leaves that to Free. A Write after that writes nothing.
 func (fds *EventFDs) End(e *EventFD) {
 	if e == nil {
 		return
@@ -113,12 +116,12 @@ func (fds *EventFDs) End(e *EventFD) {
 	e.file.close()
 }
 
-// OnWrite sets the function that wakes a parked monitor: it must not block. The device calls OnWrite before the
-// first Park.
+// OnWrite sets the function, which must not block, that the first Write after Park calls. NewMonitor calls OnWrite,
+// before the first Park.
 func (fds *EventFDs) OnWrite(wake func()) { fds.wake = wake }
 
-// Park announces that the monitor sleeps until the next write, which wakes the monitor. It returns false if
-// writers are inside, or an ended EventFD is still open.
+// Park makes the next Write call the function set by OnWrite, which wakes the monitor. Park undoes that and returns
+// false if a writer is between Enter and the end of Write, or an ended EventFD is not closed yet.
 func (fds *EventFDs) Park() bool {
 	fds.parked.Store(true) // before the check: a writer that enters later sees it
 	if fds.busy() {
@@ -140,7 +143,7 @@ func (fds *EventFDs) anyStuck() bool {
 	return fds.anyOpen((*EventFD).Stuck)
 }
 
-// anyOpen reports whether f is true for an EventFD that has not ended. The caller holds mu.
+// anyOpen reports whether f is true for any EventFD that has not ended. The caller holds mu.
 func (fds *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	for e := range fds.open {
 		if f(e) {
@@ -150,7 +153,7 @@ func (fds *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	return false
 }
 
-// Parked reports whether no write has come since Park.
+// Parked reports whether Park has succeeded and no Write has begun since.
 func (fds *EventFDs) Parked() bool { return fds.parked.Load() }
 
 // Quarantine makes New refuse eventfds until Release.
@@ -162,10 +165,11 @@ func (fds *EventFDs) Release() { fds.quarantined.Store(false) }
 // Quarantined reports whether New refuses eventfds.
 func (fds *EventFDs) Quarantined() bool { return fds.quarantined.Load() }
 
-// freeTime bounds one call of Free: the frontend may fill an eventfd again and again meanwhile.
+// freeTime bounds the time in which one call of Free drains eventfds: the frontend may fill them again and again.
 const freeTime = 100 * time.Millisecond
 
-// Free frees writers of ended EventFDs, and closes the ones without writers.
+// Free tries to free the writers of ended EventFDs, and closes the ended EventFDs that have no writers then. The others
+// stay for the next call.
 func (fds *EventFDs) Free() {
 	fds.mu.Lock()
 	left := fds.ended

@@ -30,7 +30,7 @@ func write(t *testing.T, fd int, count []byte) {
 
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// frontend makes an eventfd, an EventFD of it, and the frontend's own descriptor.
+// frontend makes a nonblocking eventfd, and returns an EventFD of it and the frontend's own descriptor of it.
 func frontend(t *testing.T, fds *nic.EventFDs) (e *nic.EventFD, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -41,7 +41,8 @@ func frontend(t *testing.T, fds *nic.EventFDs) (e *nic.EventFD, front int) {
 	return fds.New(fd), front
 }
 
-// freeStuck waits until a writer is stuck in e, and then acts as a Monitor.
+// freeStuck waits until a writer is stuck in e, and then acts as a Monitor: it ends e, and frees writers until no
+// EventFD of fds is open.
 func freeStuck(fds *nic.EventFDs, e *nic.EventFD) {
 	for !e.Stuck() {
 		runtime.Gosched()
@@ -139,7 +140,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 			defer filling.Add(-1)
 			for !stop.Load() {
 				_ = unix.SetNonblock(front, false)
-				_, _ = unix.Write(front, almost) // blocks until we read
+				_, _ = unix.Write(front, almost) // may block until the test reads the eventfd
 			}
 		}()
 	}
@@ -173,8 +174,8 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	}
 }
 
-// O_NONBLOCK, which belongs to the open file, is not cleared even for a moment: a peer that reads its eventfd
-// until EAGAIN, as QEMU does, would hang.
+// New and End do not clear O_NONBLOCK, which belongs to the open file, even for a moment: a peer that reads its eventfd
+// when there is no signal would hang.
 func TestPeerSeesNoOtherFlags(t *testing.T) {
 	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	defer unix.Close(fd)
@@ -200,7 +201,7 @@ func TestPeerSeesNoOtherFlags(t *testing.T) {
 	}
 }
 
-// A goroutine that fires an EventFD during End writes no new file with the same descriptor number.
+// A goroutine that fires an EventFD during End and after it does not write a new file with the same descriptor number.
 func TestEndWhileOthersFire(t *testing.T) {
 	testkit.CheckFDs(t)
 	var fds nic.EventFDs

@@ -10,56 +10,58 @@ import (
 
 // Parameters by which a Sender finds slow receivers.
 const (
-	// slowWait is how long frames to a slow receiver must have waited in the last second.
+	// slowWait: a receiver is slow only if frames to it were held for longer than this in about the last second.
 	slowWait = 50 * time.Millisecond
-	// judgeAgain is the interval after which the Sender judges a receiver again. It is longer than slowWait because
-	// the decaying sum of the wait is less than the real time.
+	// judgeAgain bounds the sleep of a Sender whose slots all have held frames, until it judges the receivers again. It
+	// is longer than slowWait because the decaying sum of the wait is less than the real time.
 	judgeAgain = slowWait * 6 / 5
-	// slowRate is the rate, in frames a second, from which on a receiver is never slow.
+	// slowRate is in frames a second: a receiver that takes as many or more is never slow.
 	slowRate = 5000
 	// slowKeeps is the inverse of the share of the Sender's slots that a slow receiver keeps.
 	slowKeeps = 8
-	// window is the time over which a Sender judges its receivers.
+	// window is for how long after a frame was sent to a receiver a Sender counts that receiver as one in use.
 	window = time.Second
 	// recent is about the number of frames from which the Sender estimates the mix of the frames in the ring.
 	recent = 1024
-	// A receiver's rate has risen if surge frames came within about surgeTime.
+	// If at least surge frames came in about surgeTime before the ring was full, fill.rate is their rate, if it is
+	// greater than the mean.
 	surge        = 32
 	surgeTime    = 10 * time.Millisecond
 	maxReceivers = 64
 )
 
-// receiver is a Sender's state for one receive queue. Rates are exponentially weighted sums with a time constant
-// of 1 s.
+// receiver is a Sender's state for one receive queue. sent, taken, waited, stuck and stuckSent are exponentially
+// weighted sums with a time constant of 1 s, as of updated.
 type receiver struct {
 	queue             wire.Waitable
 	place             int // index in receivers.known
 	newSent, newTaken int // frames since updated
-	held              int
+	held              int // frames to it that the Sender holds
 
-	updated     time.Time
-	sent, taken float64
-	waited      float64 // seconds during which frames to it were held
-	stuck       float64 // part of waited: it had most held frames, and the ring was full
-	stuckSent   float64 // frames sent during the time that stuck counts
+	updated     time.Time // when the sums were last updated
+	sent, taken float64   // frames
+	waited      float64   // seconds during which frames to it were held
+	stuck       float64   // part of waited: it had most held frames, these filled all slots, and the ring was full
+	stuckSent   float64   // frames sent during the time that stuck counts
 
-	busy     bool
+	busy     bool      // it is in receivers.busy
 	sticks   bool      // the time since updated counts as stuck
 	lastTook time.Time // when it last took frames while frames to it were held
-	lastSent time.Time
-	mixed    int // frames to it since the Sender held its first frame; decays
+	lastSent time.Time // about when a frame to it was last sent
+	mixed    int       // frames sent to it since the Sender began to hold frames; slow halves it from time to time
 
 	fill fill
 }
 
-// fill measures the rate at which frames to a receiver filled the driver's ring.
+// fill measures the rate at which frames to a receiver filled the driver's ring, from the time on when the Sender began
+// to hold frames for it (since).
 type fill struct {
 	since time.Time
-	came  int
-	rate  float64 // frames a second until the ring was full; 0: it has not been full
+	came  int     // frames sent to the receiver after since
+	rate  float64 // frames a second until the ring was first full; 0: it has not been full after since
 
-	lastly time.Time // about surgeTime ago
-	there  float64   // frames that had come by the time lastly
+	lastly time.Time // a recent time, from which note measures a surge
+	there  float64   // frames that had come by lastly, those in the ring included
 }
 
 type receivers struct {
@@ -67,11 +69,11 @@ type receivers struct {
 	index map[wire.Waitable]*receiver
 	last  *receiver
 	busy  []*receiver // with held frames
-	slows *receiver
-	again bool // slow may find a slow receiver after judgeAgain
+	slows *receiver   // the last result of slow
+	again bool        // slow found no slow receiver, but may find one after judgeAgain
 }
 
-// find returns the state of a queue, which may be new.
+// find returns the state of a queue, and makes it if there is none.
 func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
@@ -92,7 +94,8 @@ func (rs *receivers) find(q wire.Waitable, now func() time.Time) *receiver {
 	return r
 }
 
-// add returns a slot for one more receiver, perhaps the one updated longest ago without held frames.
+// add returns the memory for one more receiver. If there are maxReceivers already, it is that of the one updated
+// longest ago of those without held frames, which add removes from the index.
 func (rs *receivers) add() *receiver {
 	if len(rs.known) < maxReceivers {
 		if rs.index == nil {
@@ -112,11 +115,11 @@ func (rs *receivers) add() *receiver {
 	return r
 }
 
-// count records the verdicts of frames, and returns how many are Busy. frames[:old] were held before.
+// count counts frames by receiver from their Verdicts, and returns how many are Busy. frames[:old] were held before.
 func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (busy int) {
 	for i, f := range frames {
 		v := &f.Packet.Verdict
-		if v.Queue == nil { // dropped, for the wire itself, or waiting for a link
+		if v.Queue == nil { // dropped, taken by something that is no receive queue, or waiting for a link
 			if v.Kind == wire.Busy {
 				busy++
 			}
@@ -135,7 +138,8 @@ func (rs *receivers) count(frames []*TxFrame, old int, now func() time.Time) (bu
 	return busy
 }
 
-// hold updates the sums to now, and records for which receivers frames are held. frames[:old] were held before.
+// hold updates the sums of receivers with held frames to the time now, and records for which receivers frames are held.
+// frames[:old] were held before.
 func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	if len(rs.busy) == 0 {
 		rs.begin(frames[old:], now)
@@ -166,7 +170,8 @@ func (rs *receivers) hold(frames []*TxFrame, old int, now time.Time) {
 	})
 }
 
-// begin starts to count frames by receiver (mixed), when the Sender holds its first frame.
+// begin starts to count frames by receiver (mixed) anew. hold calls it if no frames for a receiver were held before.
+// batch has the new frames.
 func (rs *receivers) begin(batch []*TxFrame, now time.Time) {
 	for _, r := range rs.known {
 		if now.Sub(r.updated) > time.Millisecond { // otherwise updated is recent enough
@@ -210,11 +215,12 @@ func (r *receiver) pass(now time.Time) {
 	r.updated, r.newSent, r.newTaken = now, 0, 0
 }
 
-// mayBeSlow reports whether to call slow. all: the Sender holds the frames of all its slots.
+// mayBeSlow reports whether to call slow, if held and new frames fill all slots. all: all of these are Busy.
 func (rs *receivers) mayBeSlow(all bool) bool { return all || rs.slows != nil && rs.slows.held > 0 }
 
-// slow returns the receiver that has to give up frames, so that frames to others get slots; nil: none. backlog
-// is the number of frames in the ring; full: the driver has no space in the ring, and held frames fill all slots.
+// slow returns the receiver to which the Sender is to drop frames, so that frames to others get slots; nil: none.
+// backlog is the number of frames in the ring; full: the driver has hardly any space in the ring (RingFull), and held
+// frames fill all slots.
 func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 	rs.slows, rs.again = nil, false
 	var most *receiver
@@ -259,13 +265,14 @@ func (rs *receivers) slow(backlog int, full bool, now time.Time) *receiver {
 
 // offered estimates how many frames came for a receiver in the last second, or would have come if it had taken
 // frames faster. share is its number of frames in the ring. While the ring was full the driver waited: for that
-// time offered uses the rate at which the ring was filled.
+// time offered uses the rate at which the ring was filled, but at most 2*slowRate, or the frames sent, if more.
 func (r *receiver) offered(share float64) float64 {
 	came := share * math.Exp(-r.updated.Sub(r.fill.since).Seconds()) // decayed like sent
 	return r.sent - r.stuckSent + came + max(r.stuckSent, r.stuck*min(r.fill.rate, 2*slowRate))
 }
 
-// note sets rate when the ring is full for the first time. share is the receiver's number of frames in the ring.
+// note sets rate when the ring is full for the first time after since. share is the receiver's number of frames in the
+// ring. note sets lastly and there anew if lastly is more than surgeTime ago.
 func (f *fill) note(share float64, full bool, now time.Time) {
 	there := float64(f.came) + share
 	if full && f.rate == 0 {
@@ -279,5 +286,6 @@ func (f *fill) note(share float64, full bool, now time.Time) {
 	}
 }
 
-// RingFull reports whether a ring with used of its size descriptors in use is as good as full for its driver.
+// RingFull reports whether a ring is as good as full for its driver: at least three quarters of its size descriptors
+// are used.
 func RingFull(used, size int) bool { return 4*used >= 3*size }

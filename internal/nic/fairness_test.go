@@ -13,8 +13,8 @@ type queueNamed string
 func (queueNamed) Arm(wire.Waker) bool { return true }
 func (queueNamed) Disarm(wire.Waker)   {}
 
-// sim simulates a sender with a ring of 256 and two receivers: "the receiver", whose buffers the case posts, and
-// "the other", which takes every frame at once.
+// sim simulates a sender with a ring of 256 frames, held ones included, and two receivers: "the receiver"
+// (simReceiver), whose buffers a behaviour posts, and "the other" (simOther), which takes every frame at once.
 type sim struct {
 	rs   receivers
 	now  time.Time
@@ -24,9 +24,9 @@ type sim struct {
 
 	slots   [32]*TxFrame
 	buffers int // free buffers of the receiver
-	rest    int // frames to the other
-	taken   int // frames to the receiver
-	slow    int // frames given up
+	rest    int // frames that the other took
+	taken   int // frames that the receiver took
+	slow    int // frames to the receiver that the sender gave up
 }
 
 const (
@@ -43,8 +43,8 @@ func newSim() *sim {
 	return s
 }
 
-// round does the work of Sender.settle for the frames that find slots, and reports whether it took or gave up
-// frames.
+// round sends held frames, and those from the ring for which there are slots, does the work of Sender.settle, and
+// reports whether it took frames from the ring or gave up held ones.
 func (s *sim) round() (some bool) {
 	old := s.held
 	n := min(len(s.slots)-old, len(s.ring))
@@ -90,8 +90,8 @@ func (s *sim) round() (some bool) {
 
 type behaviour struct {
 	each    int                    // every each-th frame goes to the receiver; 0: none
-	sends   int                    // frames a second; 0: the sender fills the ring
-	buffers func(step int) (n int) // buffers posted in a step
+	sends   int                    // frames a second; 0: 20 in each step, as far as the ring has room
+	buffers func(step int) (n int) // number of buffers that the receiver posts in a step
 }
 
 func (s *sim) run(b behaviour, first, steps int) {
@@ -117,13 +117,13 @@ func (s *sim) run(b behaviour, first, steps int) {
 	}
 }
 
-// perSecond posts n buffers a second.
+// perSecond returns a function for behaviour.buffers that posts n buffers a second.
 func perSecond(n int) func(step int) int {
 	const steps = int(time.Second / simStep)
 	return func(step int) int { return (step+1)*n/steps - step*n/steps }
 }
 
-// pausing posts n buffers a second, but none in the last ms milliseconds of each second.
+// pausing is perSecond, but the function posts no buffers in the last ms milliseconds of each second.
 func pausing(n, ms int) func(step int) int {
 	return func(step int) int {
 		if step%10_000 >= 10*(1000-ms) {
@@ -133,7 +133,8 @@ func pausing(n, ms int) func(step int) int {
 	}
 }
 
-// A receiver that takes few frames gives up frames, so that the other one gets what is sent to it.
+// In the cases with slow, the sender gives up frames to the receiver, so that the other one gets most of the frames to
+// it; in the others it gives up none.
 func TestSlowReceivers(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -175,7 +176,7 @@ func TestSlowReceivers(t *testing.T) {
 			if got := s.slow > 0; got != c.slow {
 				t.Errorf("%d frames given up, %d taken, %d went to the other", s.slow, s.taken, s.rest)
 			}
-			// The other one gets at least nine tenths of the frames to it.
+			// If the receiver is slow, the other one gets at least nine tenths of the frames to it.
 			most := seconds * 10_000 * 20 * (c.each - 1) / c.each
 			if c.sends > 0 {
 				most = seconds * c.sends * (c.each - 1) / c.each
@@ -190,7 +191,7 @@ func TestSlowReceivers(t *testing.T) {
 	}
 }
 
-// The Sender soon forgets old traffic.
+// After some seconds at most, traffic before the present behaviour does not change which receiver is slow.
 func TestSlowReceiversByTime(t *testing.T) {
 	all := func(int) int { return 255 }
 	for _, c := range []struct {
@@ -198,7 +199,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 		first behaviour
 		idle  time.Duration
 		then  behaviour
-		from  int // milliseconds of the behaviour then before the second that is judged
+		from  int // for how many milliseconds the second behaviour runs before the second that the test judges
 		slow  bool
 	}{
 		{"others had much, then 50 a second", behaviour{sends: 200_000, buffers: all}, 0,
@@ -233,7 +234,7 @@ func TestSlowReceiversByTime(t *testing.T) {
 			if c.then.sends > 0 {
 				most = c.then.sends / 2
 			}
-			// Until the receiver is found slow, the other one gets fewer frames.
+			// Until the receiver is found slow, the other one gets fewer frames: 85 % are enough.
 			if (given > 0) != c.slow || c.slow && rest < most*85/100 {
 				t.Errorf("%d frames given up, %d went to the other", given, rest)
 			}
@@ -248,7 +249,7 @@ func one(yes bool) int {
 	return 0
 }
 
-// The Sender keeps the state of at most maxReceivers receivers, among them those with held frames.
+// A Sender keeps the state of at most maxReceivers receivers, and does not lose that of one with a held frame.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}
@@ -261,7 +262,7 @@ func TestReceiversAreBounded(t *testing.T) {
 	if n := len(s.rs.known); n != maxReceivers {
 		t.Errorf("%d are known", n)
 	}
-	// A receiver that becomes busy in a batch, and is evicted for a later frame of it, is added again.
+	// A receiver that becomes busy in a batch may lose its state to that of a later frame; hold makes it again.
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: s.rs.known[1].queue}
 	for i := range maxReceivers {
 		s.slots[1].Packet.Verdict = wire.Verdict{Kind: wire.Taken, Queue: queueNamed(fmt.Sprint("new", i))}

@@ -16,8 +16,8 @@ import (
 )
 
 // Memory is the part of a GPU's memory that a guest uses: all of it or, if the guest's kernel drives the NIC, a
-// window: the memory that the guest has allocated. Its methods access this memory from the host. Offsets count
-// from the beginning of the part.
+// window: the memory that the guest has allocated. Its methods access this memory from the host. Offsets (off)
+// count from the beginning of the part.
 type Memory struct {
 	Name   string // for messages
 	GPU    *gpumem.GPU
@@ -46,7 +46,7 @@ func (m *Memory) Extents(off, n uint64) (list []gpumem.Extent, err error) {
 	return list, nil
 }
 
-// View calls f with the bytes of [off, off+n), in pieces of at most 1 MiB, until f fails or ctx ends.
+// View calls f with the bytes of [off, off+n), in order, in pieces of at most 1 MiB, until an error or the end of ctx.
 func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) error {
 	extents, err := m.Extents(off, n)
 	for _, x := range extents {
@@ -57,8 +57,8 @@ func (m *Memory) View(ctx context.Context, off, n uint64, f func([]byte) error) 
 	return err
 }
 
-// ViewRegion calls a function (each) with the bytes of [off, off+n) of a region, in pieces of at most limit bytes,
-// until it fails or ctx ends.
+// ViewRegion calls a function (each) with the bytes of [off, off+n) of a region, in order, in pieces of at most
+// limit bytes, until an error or the end of ctx.
 func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
 	f := func(b []byte) error {
 		if err := context.Cause(ctx); err != nil {
@@ -78,7 +78,8 @@ func ViewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	})
 }
 
-// withCopier calls f on a goroutine where c returns a fault in mapped memory as an error (dma.Go).
+// withCopier calls f on a new goroutine, where c returns a fault in mapped memory as an error (dma.Go), and returns
+// f's error.
 func withCopier(f func(c *dma.Copier) error) error {
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
@@ -86,8 +87,8 @@ func withCopier(f func(c *dma.Copier) error) error {
 	return <-errc
 }
 
-// Each calls f with the bytes of [off, off+n), in pieces of at most 1 MiB, possibly from several goroutines at the
-// same time, until one call fails or ctx ends. pos is the position of a piece in this range.
+// Each calls f with the bytes of [off, off+n), in pieces of at most 1 MiB and in any order, possibly from several
+// goroutines at the same time, until an error or the end of ctx. pos is the position of the piece b, counted from off.
 func (m *Memory) Each(ctx context.Context, off, n uint64, f func(b []byte, pos uint64) error) error {
 	const share = 16 << 20 // bytes
 	var next atomic.Uint64
@@ -129,10 +130,11 @@ func (m *Memory) Write(off uint64, b []byte) error {
 	})
 }
 
-// Content writes to b the bytes of some data from position pos on. A nil Content is unknown.
+// Content is a function that writes to b the bytes of some data from position pos on. A nil Content stands for
+// unknown data.
 type Content func(b []byte, pos uint64)
 
-// From returns the Content that begins at position base of c.
+// From returns the Content that begins at position base of c; nil if c is nil.
 func (c Content) From(base uint64) Content {
 	if c == nil {
 		return nil
@@ -140,12 +142,12 @@ func (c Content) From(base uint64) Content {
 	return func(b []byte, pos uint64) { c(b, base+pos) }
 }
 
-// Pattern returns the Content that gpumem.FillAt makes from a seed.
+// Pattern returns the Content that gpumem.FillAt writes for a seed.
 func Pattern(seed uint64) Content {
 	return func(b []byte, pos uint64) { gpumem.FillAt(b, seed, pos) }
 }
 
-// each calls f with the first n bytes of c, in pieces, until f fails or ctx ends.
+// each calls f with the first n bytes of c, in pieces of at most 1 MiB, until f fails or ctx ends.
 func (c Content) each(ctx context.Context, n uint64, f func(b []byte, pos uint64) error) error {
 	b := make([]byte, min(n, 1<<20))
 	for pos := uint64(0); pos < n; pos += uint64(len(b)) {
@@ -183,7 +185,7 @@ func (m *Memory) Poison(ctx context.Context, off, n uint64, value byte) error {
 	})
 }
 
-// Differs returns the position of the first of the n bytes at off that differs from gen's, or n.
+// Differs returns the position, counted from off, of the first of the n bytes at off that differs from gen's, or n.
 func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint64, error) {
 	return m.FirstWrong(ctx, off, n, func(b []byte, pos uint64) int {
 		want := make([]byte, len(b))
@@ -199,9 +201,9 @@ func (m *Memory) Differs(ctx context.Context, off, n uint64, gen Content) (uint6
 	})
 }
 
-// FirstWrong returns the position of the first wrong byte among the n bytes at off, or n. match returns how
-// many bytes of a piece at position pos are right before the first wrong one; several goroutines may call it at
-// the same time.
+// FirstWrong returns the position, counted from off, of the first wrong byte among the n bytes at off, or n. match
+// returns how many bytes of the piece b, at position pos, are right before the first wrong one; several goroutines
+// may call match at the same time.
 func (m *Memory) FirstWrong(ctx context.Context, off, n uint64, match func(b []byte, pos uint64) int) (uint64, error) {
 	var first atomic.Uint64
 	first.Store(n)

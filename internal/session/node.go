@@ -24,13 +24,13 @@ type NodeConfig struct {
 	Port   *lab.Port
 	GPU    *gpumem.GPU
 	Family int // 4 or 6
-	Bind   int // number of receive queues, the last ones, that the guest may bind to GPU memory
+	Bind   int // the guest may bind this many receive queues, the last ones, to GPU memory
 	Loss   transfer.Loss
 	Window uint64 // if the kernel drives the NIC: bytes of GPU memory that the guest allocates, whole huge pages
 	Device string // PCI address or interface name in the guest; "": the guest has no other NIC
-	Number int    // of the transfer.Node, for the guest's agent
+	Number int    // of the transfer.Node at the guest's agent; not used for guests in this process
 
-	Gateways []netip.Addr // default routes
+	Gateways []netip.Addr // of the default routes
 	Log      *slog.Logger
 }
 
@@ -42,7 +42,7 @@ func (c *NodeConfig) Addr() netip.Prefix {
 	return c.Port.Addr4
 }
 
-// UsedPairs returns how many of a NIC's queue pairs its guest's driver uses.
+// UsedPairs returns how many queue pairs vnic's guests use of a NIC of this model, which has a number of them (pairs).
 func UsedPairs(model string, pairs int) int {
 	if model == lab.Virtio {
 		return min(pairs, driver.MaxPairs)
@@ -53,7 +53,7 @@ func UsedPairs(model string, pairs int) int {
 // Pairs returns how many queue pairs of the NIC the guest uses.
 func (c *NodeConfig) Pairs() int { return UsedPairs(c.Port.Model.Name, c.Port.QueuePairs) }
 
-// HostQueues returns how many of the Pairs, the first ones, are for ordinary traffic only.
+// HostQueues returns how many of the guest's queue pairs (Pairs), the first ones, are for ordinary traffic only.
 func (c *NodeConfig) HostQueues() int { return c.Pairs() - c.Bind }
 
 // Queues lists the receive queues that the guest may bind to GPU memory.
@@ -77,8 +77,8 @@ type Node struct {
 	near *transfer.Node // in this process: the Node in Ops, if Close closes it; else nil
 }
 
-// Take makes the guest set up its driver and its network stack on the NIC. first is a Node that has taken the
-// same NIC, or nil; in this process n shares its stack.
+// Take makes the guest set up its driver and its network stack on the NIC, and sets Ops. first is the Node that took
+// the same NIC first, or nil: a guest in this process then uses first's stack. For one in QEMU, first has no effect.
 func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	switch {
 	case n.QEMU != nil:
@@ -98,7 +98,8 @@ func (n *Node) Take(ctx context.Context, first *Node) (err error) {
 	return err
 }
 
-// Close closes the stack and the driver of a guest in this process.
+// Close closes the stack and the driver that Take opened in this process. It does nothing for a guest in QEMU, and
+// for a Node whose Take used another Node's stack.
 func (n *Node) Close() error {
 	if n.near == nil {
 		return nil
@@ -106,7 +107,7 @@ func (n *Node) Close() error {
 	return n.near.Close()
 }
 
-// inProcess starts a driver and a stack in this process as a guest.
+// inProcess starts a driver and a stack in this process, in the place of a guest, and sets the port's Holders.
 func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	n, err := c.Port.InProcess(driver.Options{QueuePairs: c.Pairs(), HostQueues: c.HostQueues(), Log: c.Log})
 	if err != nil {
@@ -119,8 +120,8 @@ func inProcess(c *NodeConfig) (*transfer.Node, error) {
 	return node, err
 }
 
-// setup makes a guest in QEMU set up its driver and its network stack on a NIC. window is nil unless the guest's
-// kernel drives the NIC.
+// setup makes a guest in QEMU set up its driver and its network stack on a NIC, and sets the port's Holders. window is
+// nil unless the guest's kernel drives the NIC.
 func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remote, window []kernelnic.Extent,
 	err error) {
 	r = transfer.Remote{Agent: a, Node: c.Number}
@@ -144,8 +145,8 @@ func setup(ctx context.Context, a *agent.Client, c *NodeConfig) (r transfer.Remo
 	return r, res.GPUs[i].Extents, nil
 }
 
-// Locate makes a guest's agent bring up these NICs or, unless Model.Kernel, unbind them from Linux's driver. It
-// returns the names of the interfaces, or the PCI addresses of NICs that were unbound.
+// Locate makes a guest's agent bring up these NICs if their Model.Kernel is set, and unbind the others from Linux's
+// driver. It returns, in the order of ports, the name of each interface, or the PCI address of an unbound NIC.
 func Locate(ctx context.Context, a *agent.Client, ports []*lab.Port) (devices []string, err error) {
 	var c guestnet.Config
 	for _, p := range ports {

@@ -20,28 +20,28 @@ import (
 type Options struct {
 	Common
 	lab.Impairment
-	lab.NICOptions // of the NICs of Servers; without a Lab of all NICs
+	lab.NICOptions // of the Servers' NICs; without a Lab, of all NICs
 
 	Guests    int          // 1 to MaxGuests; with a Lab: only its first ones, 0 for all
 	NIC       []string     // models, by guest; further guests have the last one; a Lab decides that itself
 	Lab       *labfile.Lab // nil: each of the Guests has one NIC and one GPU
 	Family    int          // 4 or 6
 	Hotplug   bool         // GPUs can be removed; a Lab decides that itself
-	Driver    string       // of the GPUs, lab.DriverNode or lab.DriverVNICGPU; a Lab decides that itself
-	Memory    uint64       // RAM of each of the Guests, in bytes; a Lab decides that itself
+	Driver    string       // of the GPUs, lab.DriverNode (also "") or lab.DriverVNICGPU; a Lab decides that itself
+	Memory    uint64       // RAM of each of the Guests in QEMU, in bytes; a Lab decides that itself
 	GPUMemory uint64       // of each GPU, in bytes; a Lab decides that itself
 	P2P       P2P
-	Window    uint64   // bytes of its GPU's memory that each guest needs
+	Window    uint64   // bytes of its GPU's memory that each guest but the Servers needs
 	Windows   []uint64 // overrides Window for the first guests
 	Bind      int      // number of receive queues that a guest may bind to GPU memory; 0: 1
 
-	Modes    []string                              // transfer.Devmem or transfer.Copy
-	Progress func(mode string, done, total uint64) // with the bytes that a mode has moved; may be nil
+	Modes    []string                              // transfer.Devmem and transfer.Copy; `vnic rdma` has none
+	Progress func(mode string, done, total uint64) // with the progress in a mode, in the command's unit; may be nil
 
 	Servers []Server          // run as further guests
-	Gateway *lab.GatewayFlags // nil: the lab has no gateway
+	Gateway *lab.GatewayFlags // nil, or Off returns true: the lab has no gateway
 
-	Hook func(*Set) // tests: before guests boot
+	Hook func(*Set) // tests: OpenSet calls it before guests boot; nil: none
 }
 
 // Server describes a guest without a GPU, whose kernel drives its NIC. It runs in QEMU.
@@ -57,13 +57,14 @@ const serverRAM = 384 << 20
 // MaxGuests is the largest Options.Guests without a Lab.
 const MaxGuests = 64
 
-// Defaults returns Options with default values; commands change some.
+// Defaults returns Options with default values, some of which commands change.
 func Defaults() Options {
 	return Options{Guests: 2, NIC: []string{lab.Virtio}, Modes: []string{transfer.Devmem},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}
 }
 
-// BrokerConfig returns the configuration of the broker, the process outside of the sandbox.
+// BrokerConfig returns the configuration of the broker, the process outside of the sandbox, in this mode of the
+// sandbox.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	c := broker.Config{Mode: mode, Monitor: qemu.Commands}
 	if o.Gateway == nil {
@@ -99,7 +100,7 @@ func (o *Options) services() ([]lab.Service, error) {
 	return []lab.Service{lab.Gateway(g)}, nil
 }
 
-// GatewayAddr returns the gateway's address of the address family o.Family.
+// GatewayAddr returns the gateway's address, IPv6 if o.Family is 6, else IPv4.
 func (o *Options) GatewayAddr() netip.Addr {
 	v4, v6 := lab.GatewayAddrs()
 	if o.Family == 6 {
@@ -122,7 +123,8 @@ func (o *Options) gateways() []netip.Addr {
 	return []netip.Addr{o.GatewayAddr()}
 }
 
-// Show passes the progress of a mode, in bytes, to Progress, if that is set.
+// Show calls Progress if it is set. The unit of done and total is the command's: bytes or, for rounds with a time
+// limit of `vnic rdma`, nanoseconds.
 func (o *Options) Show(mode string, done, total uint64) {
 	if o.Progress != nil {
 		o.Progress(mode, done, total)
@@ -148,7 +150,8 @@ func (o *Options) bind() int { return max(1, o.Bind) }
 
 func (o *Options) model(i int) string { return o.NIC[min(i, len(o.NIC)-1)] }
 
-// Describe returns the description of the lab, with the Servers after the other guests.
+// Describe returns the description of the guests (with a Lab, of its first ones, as Guests says), and of the Servers
+// after them.
 func (o *Options) Describe() (d lab.Description, err error) {
 	if o.Lab != nil {
 		d = o.Lab.Complete()
@@ -207,7 +210,8 @@ func (o *Options) addServers(d *lab.Description) {
 	}
 }
 
-// Only returns the first guest's name, and how many bytes of its GPU's memory the guest can use in one window.
+// Only checks the options. It returns the first guest's name, and how many bytes the guest can use in one window of
+// the first GPU that its first NIC may address.
 func (o *Options) Only() (name string, has uint64, err error) {
 	if err := o.Check(); err != nil {
 		return "", 0, err

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// P2P is a flag that selects the guests whose NICs reach GPU memory directly. The zero P2P selects all.
+// P2P is a flag that selects the guests whose NICs may reach GPU memory directly. The zero P2P selects all.
 type P2P struct {
 	given string
-	not   []int // the guests of off=1,3
+	not   []int // 1 and 3 of off=1,3: guests that are not selected
 }
 
 // Type implements pflag.Value.
@@ -21,7 +21,7 @@ func (p *P2P) Type() string { return "WHO" }
 // String implements pflag.Value.
 func (p *P2P) String() string { return cmp.Or(p.given, "on") }
 
-// Set implements pflag.Value: on, off, or off=1,3 for some guests.
+// Set implements pflag.Value: on selects all guests, off none, off=1,3 all but guests 1 and 3.
 func (p *P2P) Set(s string) error {
 	list, some := strings.CutPrefix(s, "off=")
 	switch {

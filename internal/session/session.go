@@ -1,6 +1,6 @@
-// Package session boots the guests of a command, in QEMU or in this process, and makes each guest set up a
-// driver and a network stack on its NICs: the guest takes them. A [Set] is a [Session] that is made from
-// [Options].
+// Package session makes the lab of a command and its guests: it boots them in QEMU, or this process takes the place of
+// the guests. A guest takes a NIC when it sets up a driver and a network stack on the NIC ([Node.Take]). A [Set] is a
+// [Session] that is made from [Options], and whose guests have taken NICs.
 package session
 
 import (
@@ -28,28 +28,29 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Common are options that commands with guests share.
+// Common are options that several commands share.
 type Common struct {
-	InProc   bool // else in QEMU
+	InProc   bool // this process takes the place of the guests; else they run in QEMU
 	Accel    qemu.Accel
 	Fetch    assets.Options
 	Log      *slog.Logger
-	Services []lab.Service // further ones of the lab
+	Services []lab.Service // of the lab, after World.Services
 
-	Stage func(Step)                       // may be nil
-	Note  func(format string, args ...any) // for the user; may be nil
-	Pause string                           // tests: the command waits in this stage until its context ends
-	Alive *limit.Guests                    // what each guest does, for the error of Timeout; may be nil
+	Stage func(Step)                       // called when a stage begins; may be nil
+	Note  func(format string, args ...any) // called with messages for the user; may be nil
+	Pause string                           // tests: at the beginning of this stage, wait until the context ends
+	Alive *limit.Guests                    // records what each guest does, for the error of Timeout; may be nil
 
-	Timeout time.Duration // ends the command with a *limit.Error; 0: no limit
+	Timeout time.Duration // after it `vnic run` and `vnic boot` end with a *limit.Error; 0: no limit
 
-	// Confine puts this process into its sandbox: with guests in QEMU when all QEMUs have started, with InProc at
-	// the end of Setup. From then on Broker does what the sandbox forbids. Both or neither may be nil.
+	// Confine puts this process into its sandbox. A Session calls it: with guests in QEMU when all QEMUs have started,
+	// with InProc at the end of a Setup without error. From then on Broker does for this process some of what the
+	// sandbox forbids. Either both are nil, or neither.
 	Confine func() error
 	Broker  *broker.Client
 }
 
-// Check returns an error that names what is wrong with the options.
+// Check returns an error for --modules without --kernel, and for a negative Timeout.
 func (o *Common) Check() error {
 	if o.Fetch.Modules != "" && o.Fetch.Kernel == "" {
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
@@ -59,11 +60,12 @@ func (o *Common) Check() error {
 
 type Step struct {
 	Stage         string
-	Mode          string // of a transfer, or its kind of memory with RDMA; "" before the first transfer
-	Round, Rounds int    // from 1; 0: none
+	Mode          string // of a transfer, or its kind of memory with RDMA; "" in the stages before transfers
+	Round, Rounds int    // the round's number, from 1, and the number of rounds; both 0: the stage is of no round
 }
 
-// Begin begins a stage. It returns the cause if ctx has ended.
+// Begin records a stage in Alive, and calls Stage. In the stage Pause it then waits until ctx ends. If ctx has ended,
+// Begin returns the cause.
 func (o *Common) Begin(ctx context.Context, s Step) error {
 	o.Alive.Stage(s.Stage)
 	if o.Stage != nil {
@@ -86,25 +88,28 @@ func (o *Common) Tell(format string, args ...any) {
 type World struct {
 	Lab    lab.Description
 	Guests []BootConfig // of the lab's first machines; the other machines are no guests of the Session
-	// Models are the models of the NICs of guests in QEMU; Modules are further kernel modules. With Interfaces,
-	// the images also have Linux's drivers of these models, so that Locate can find a NIC by its MAC address.
+	// Models are the models of the NICs of guests in QEMU; Modules are further kernel modules of the images. With
+	// Interfaces, the images also have Linux's drivers of these models: Locate finds a NIC by its interface's MAC.
 	Models     []string
 	Modules    []string
 	Interfaces bool
-	// Images, if set, replaces the fetch of Models and Modules. The caller of Open closes the Images.
+	// Images, if set, replaces the fetch, and Models, Modules and Interfaces are not used. The caller of Open closes
+	// what Images returns.
 	Images   func(context.Context) (*machine.Images, error)
 	Services []lab.Service // before Common.Services
 	Flows    *int          // lab.Options.Flows; nil: lab.DefaultFlows
 	Storm    uint          // lab.Options.Storm
-	Enough   func() error  // an error if the host's memory does not suffice; nil: no check
-	// Started is called when a guest in QEMU has booted; ctx ends when another guest fails. It may be nil.
+	Enough   func() error  // returns an error if the host's memory does not suffice; nil: no check
+	// Started is called when a guest in QEMU has booted; ctx ends when a guest fails and when Boot returns. Its error
+	// makes Boot fail. It may be nil.
 	Started func(context.Context, *Guest) error
 	During  string // when a guest ended, for a message; "": "in the middle of the run"
-	// Keep makes a file that outlives the run, or returns nil if the user keeps none. It may be nil.
+	// Keep makes a file of this name that outlives the run, for the console of a guest in QEMU, or returns nil if the
+	// user keeps none. It may be nil.
 	Keep func(name string) (*os.File, error)
 }
 
-// BootConfig describes how a guest in QEMU boots.
+// BootConfig describes how a guest in QEMU boots; with InProc only Title counts.
 type BootConfig struct {
 	Title     string // in messages; "": "guest " and its name in the lab
 	Memory    uint64 // RAM, in bytes
@@ -112,7 +117,8 @@ type BootConfig struct {
 	TimeLimit time.Duration
 	Disks     []qemu.Disk
 	Load      func(*machine.Images) []string // modules that the guest loads; nil: all of the Images
-	// Complete changes the Config; done is called when the guest has booted or failed to. It may be nil.
+	// Complete changes the Config before the boot; done is called when the guest has booted or failed to. After an
+	// error of Complete the guest does not boot. Complete may be nil.
 	Complete func(*machine.Config) (done func(), err error)
 }
 
@@ -124,26 +130,26 @@ type Session struct {
 
 	opt   *Common
 	world World
-	im    *machine.Images // nil: guests are in this process
+	im    *machine.Images // from which guests boot; nil: InProc
 	gate  *broker.Gate
-	stop  context.CancelFunc // ends all QEMUs
-	undo  undo.Stack         // for everything but guests
+	stop  context.CancelFunc // ends all QEMUs; until Boot it does nothing
+	undo  undo.Stack         // closes the lab, fetched images and console files, after guests have ended
 
 	mu   sync.Mutex
-	ends []func() error // under mu: Close calls them while it ends the guests
+	ends []func() error // under mu: of OnClose, until Close calls them
 }
 
 // Guest is one guest of a Session.
 type Guest struct {
 	Name string
 	HW   *lab.Machine
-	QEMU *machine.Guest // nil: in this process, or not booted
+	QEMU *machine.Guest // nil: the guest is in this process, or has not booted
 
 	boot    BootConfig
-	console *os.File // copy of the console's output; nil: none
+	console *os.File // gets a copy of the console's output; nil: none
 }
 
-// Info describes the QEMU, the kernel and the boot of a Session's guests.
+// Info describes the QEMU, the kernel and the boot of a Session's guests. Guests in this process have none of these.
 type Info struct {
 	Guest       string   `json:"guest"` // "qemu" or "inproc"
 	QEMU        string   `json:"qemu"`
@@ -153,7 +159,7 @@ type Info struct {
 	Untested    []string `json:"untested,omitempty"`
 }
 
-// String returns one line that describes the guests.
+// String returns one line about the QEMU, the kernel and the boot, or "inproc".
 func (i *Info) String() string {
 	if i.Guest != "qemu" {
 		return i.Guest
@@ -161,8 +167,8 @@ func (i *Info) String() string {
 	return fmt.Sprintf("%s %s (%s), kernel %s, booted in %.1f s", i.Guest, i.QEMU, i.Accel, i.Kernel, i.BootSeconds)
 }
 
-// Open fetches the images that guests boot from and makes the lab: the stages fetch and gpu-memory. After an
-// error it has closed everything.
+// Open fetches the images from which guests in QEMU boot, or calls World.Images, and makes the lab: the stages fetch
+// and gpu-memory. After an error it has closed what it opened itself.
 func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 	s = &Session{opt: o, world: w, stop: func() {}}
 	defer func() {
@@ -222,7 +228,8 @@ func Open(ctx context.Context, o *Common, w World) (s *Session, err error) {
 
 func (g *Guest) title() string { return cmp.Or(g.boot.Title, "guest "+g.Name) }
 
-// Boot boots all guests at the same time: stage boot. If one fails, Boot ends the others.
+// Boot boots all guests in QEMU at the same time, and sets Info: stage boot. If one fails, or Started does, Boot ends
+// the others.
 func (s *Session) Boot(ctx context.Context) (err error) {
 	if err := s.opt.Begin(ctx, Step{Stage: "boot"}); err != nil {
 		return err
@@ -236,7 +243,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	}
 	s.Info = Info{Guest: "qemu", QEMU: s.im.QEMU.Version, Kernel: s.im.Kernel.Version, Untested: s.im.Untested}
 	begin := time.Now()
-	mctx, cancel := context.WithCancel(ctx) // QEMUs run until ctx ends, a guest fails here, or Close
+	mctx, cancel := context.WithCancel(ctx) // QEMUs run until ctx ends, a guest fails to boot, or Close
 	s.stop = cancel
 	eg, ready := errgroup.WithContext(ctx)
 	for _, g := range s.Guests {
@@ -268,7 +275,7 @@ func (s *Session) Boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// console makes the file for a guest's console, or returns nil if the user keeps none.
+// console makes the file for a guest's console, which Close closes, or returns nil if the user keeps none.
 func (s *Session) console(g *Guest) (*os.File, error) {
 	if s.world.Keep == nil {
 		return nil, nil
@@ -304,7 +311,8 @@ func (s *Session) boot(ctx context.Context, g *Guest) (err error) {
 	return err
 }
 
-// Setup calls f for each guest, within a limit, to make it take its NICs: stage setup.
+// Setup calls f for all guests, as Each does, to make them take their NICs: stage setup. With InProc it then calls
+// Confine.
 func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context.Context, *Guest) error) error {
 	if err := s.opt.Begin(ctx, Step{Stage: "setup"}); err != nil {
 		return err
@@ -320,7 +328,8 @@ func (s *Session) Setup(ctx context.Context, limit time.Duration, f func(context
 }
 
 // Each calls f for all elements of list at the same time, each within a limit; 0: none. The first error cancels
-// the other calls. Each returns all errors, except of cancelled calls, with the titles of their elements.
+// the other calls. Each returns all errors with the titles of their elements, but not context.Canceled of cancelled
+// calls. If none is left, it returns the cause of the end of ctx, or nil if ctx has not ended.
 func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(T) string,
 	f func(context.Context, T) error) error {
 	outer := ctx
@@ -347,7 +356,7 @@ func Each[T any](ctx context.Context, limit time.Duration, list []T, title func(
 	return context.Cause(outer)
 }
 
-// Within calls f with a context that ends after the limit; 0: no limit.
+// Within calls f with a context that ends with ctx, and after the limit; 0: no limit.
 func Within(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
 	if limit == 0 {
 		return f(ctx)
@@ -361,20 +370,20 @@ func Within(ctx context.Context, limit time.Duration, f func(context.Context) er
 	return err
 }
 
-// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call it before Close.
+// OnClose adds a function that Close calls while it ends the guests. Any goroutine may call OnClose before Close.
 func (s *Session) OnClose(f func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ends = append(s.ends, f)
 }
 
-// Gone reports whether a QEMU of the Session has ended.
+// Gone reports whether a QEMU of the Session, or the agent in its guest, has ended.
 func (s *Session) Gone() bool {
 	return slices.ContainsFunc(s.Guests, func(g *Guest) bool { return g.QEMU != nil && g.QEMU.Ended() })
 }
 
-// Blame returns the cause of an error, if there is one: the end of ctx, or a guest that has ended. Else it
-// returns err.
+// Blame returns a likely cause of err: the cause of the end of ctx, or else the error of a guest in QEMU that has
+// ended, with err. If ctx and all guests go on, it returns err.
 func (s *Session) Blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -390,7 +399,7 @@ func (s *Session) Blame(ctx context.Context, err error) error {
 	return err
 }
 
-// advice tells the user what to do about a guest that ended, or is "".
+// advice returns what the user can do about a guest that ended with err, or "".
 func (s *Session) advice(err error) string {
 	var e *qemu.RunError
 	switch {
@@ -402,7 +411,7 @@ func (s *Session) advice(err error) string {
 	return ""
 }
 
-// Close ends the guests, and then closes the lab.
+// Close ends the guests and calls the functions of OnClose, all at the same time, and then closes the lab.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	ends := s.ends

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/report/pcap"
 )
 
-// Lives returns a context that ends with ctx, or earlier when the guest's QEMU ends. The caller calls end.
+// Lives returns a context that ends with ctx, when the guest's QEMU ends, or when the caller calls end, which it must.
 func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if g.QEMU == nil {
@@ -43,7 +43,7 @@ func (g *Guest) Lives(ctx context.Context) (_ context.Context, end func()) {
 type Booted struct {
 	*Guest
 	Port *lab.Port
-	Addr netip.Addr // of the address family Options.Family
+	Addr netip.Addr // of the guest's NIC, of the address family Options.Family
 }
 
 // Captured is the part of a report that describes a packet capture.
@@ -54,8 +54,8 @@ type Captured struct {
 // SetCapture sets the description of the capture; nil: there was none.
 func (c *Captured) SetCapture(p *pcap.Report) { c.Pcap = p }
 
-// End appends the last lines to the report in b, and writes it to w. nic is the model of the guests' NICs, ""
-// if there are several.
+// End appends the last lines to the report in b, and writes the report to w. nic is the model of the guests' NICs; ""
+// omits it.
 func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, seed uint64) error {
 	if nic != "" {
 		nic = "; NIC: " + nic
@@ -68,7 +68,7 @@ func (c *Captured) End(w io.Writer, b *strings.Builder, i *Info, nic string, see
 	return err
 }
 
-// Set is a Session in which each guest but the Servers has a driver and a network stack on its first NIC.
+// Set is a Session in which each guest but the Servers has taken its first NIC. Servers' kernels drive theirs.
 type Set struct {
 	*Session
 	Nodes   []*Node // of all guests but the Servers, in their order
@@ -76,8 +76,8 @@ type Set struct {
 	opt     *Options
 }
 
-// OpenSet makes the lab and boots its guests: the stages fetch, gpu-memory, boot and setup. After an error it
-// has closed everything.
+// OpenSet makes the lab, boots its guests, and makes them take their NICs: the stages fetch, gpu-memory, boot and
+// setup. After an error it has closed everything.
 func OpenSet(ctx context.Context, o *Options) (s *Set, err error) {
 	w, err := o.world()
 	if err != nil {
@@ -134,8 +134,8 @@ func (o *Options) world() (w World, err error) {
 	return w, nil
 }
 
-// Do opens a Set, calls f to fill a report, and closes the Set. check's error is returned with the report,
-// others without. If f or OpenSet fails after ctx has ended, the error is the cause of ctx's end.
+// Do opens a Set, calls f to fill a report, closes the Set, and calls check. Do returns check's error with the report,
+// other errors without. If f or OpenSet has failed and ctx has ended, the error is the cause of ctx's end.
 func Do[R any](ctx context.Context, o *Options, f func(*Set, *R) error, check func(*R) error) (*R, error) {
 	s, err := OpenSet(ctx, o)
 	if err != nil {
@@ -170,7 +170,7 @@ func InModes(flag string, modes []string, f func(i int, mode string) error) erro
 	return nil
 }
 
-// Cost formats guest CPU seconds for each GB for a table; nil: unknown.
+// Cost formats guest CPU seconds for each GB for a table; "-" for nil, an unknown cost.
 func Cost(perGB *float64) string {
 	if perGB == nil {
 		return "-"
@@ -178,8 +178,8 @@ func Cost(perGB *float64) string {
 	return fmt.Sprintf("%.2f", *perGB)
 }
 
-// Verified returns a cell of a table about a run's bytes: right is nil if they were not compared, by names with
-// what they were compared, wrong is the text if they differ.
+// Verified returns a cell of a table about a run's bytes. right is nil if they were not compared ("-"); by names what
+// they were compared with; wrong is the text if they differ.
 func Verified(right *bool, by, wrong string) string {
 	switch {
 	case right == nil:
@@ -190,7 +190,7 @@ func Verified(right *bool, by, wrong string) string {
 	return wrong
 }
 
-// reach makes the Nodes and the Servers, and turns off peer-to-peer as Options.P2P says.
+// reach makes the Nodes and the Servers, and turns off the peer-to-peer access of Nodes' NICs as Options.P2P says.
 func (s *Set) reach(d *lab.Description) error {
 	for i, g := range s.Guests {
 		p := g.HW.Ports[0]
@@ -232,7 +232,7 @@ func (s *Set) network(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// setup configures the NIC of a Server in its kernel; other guests take their NIC.
+// setup makes a Server's kernel configure its NIC, and another guest take its first NIC.
 func (s *Set) setup(ctx context.Context, g *Guest) error {
 	for _, b := range s.Servers {
 		if b.Guest == g {
@@ -250,7 +250,7 @@ func (s *Set) setup(ctx context.Context, g *Guest) error {
 	return n.Take(ctx, nil)
 }
 
-// Each is the function Each for all nodes.
+// Each is the function Each for all Nodes.
 func (s *Set) Each(ctx context.Context, limit time.Duration, f func(context.Context, *Node) error) error {
 	return Each(ctx, limit, s.Nodes, func(n *Node) string { return n.title() }, f)
 }

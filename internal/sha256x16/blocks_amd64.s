@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// Sixteen SHA-256 computations, one in each 32-bit lane of the registers. In the rounds, Z0 to Z7 are the working
-// variables a to h, Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13
-// scratch.
+// Sixteen SHA-256 computations, one in each 32-bit lane of the registers. In the rounds, Z0 to Z7 hold the working
+// variables a to h, Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), and Z8 to Z13 are
+// scratch registers.
 
 // ROUND is one round, with word w0 of the message schedule. It leaves the new e in d and the new a in h: the
 // next round has the same registers in another order. off is the offset of the round's constant from R9, in
@@ -65,18 +65,19 @@
 	STEP(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, 56, Z30, Z31, Z23, Z28) \
 	STEP(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, 60, Z31, Z16, Z24, Z29)
 
-// SUM adds a working variable to its word of the state.
+// SUM adds a working variable (w) to its word of the state, in memory.
 #define SUM(word, w) \
 	VPADDD    word, w, w \
 	VMOVDQU32 w, word
 
-// LOAD reads 64 bytes of a lane, big endian, and moves R10 to the next lane.
+// LOAD reads 64 bytes of a lane at R10 as big-endian words, with the shuffle in Z0, and moves R10 to the next lane.
 #define LOAD(w) \
 	VMOVDQU32 (R10), w  \
 	VPSHUFB   Z0, w, w  \
 	ADDQ      BX, R10
 
-// PAIRS and QUADS transpose within groups of four lanes, JOIN across the groups.
+// PAIRS and QUADS transpose words within groups of four lanes, JOIN across the groups: then register 16+i has word i of
+// all lanes.
 #define PAIRS(r0, r1, t0, t1) \
 	VPUNPCKLDQ r1, r0, t0 \
 	VPUNPCKHDQ r1, r0, t1

@@ -1,8 +1,8 @@
 // Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
 // registers.
 //
-// The messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. One goroutine at
-// a time uses a State. If Available is false, Write panics, and Sums must not be called.
+// The messages have one length, a multiple of 64 bytes, and the bytes of one Write lie at equal distances in memory.
+// One goroutine at a time uses a State. If Available is false, Write panics, and Sums must not be called.
 //
 // The package is not API (README, Stability).
 package sha256x16
@@ -20,10 +20,10 @@ const (
 	sumLen   = 32
 )
 
-// initial is the initial hash value (FIPS 180-4, 5.3.3).
+// initial is the initial hash value of SHA-256 (FIPS 180-4, 5.3.3).
 var initial = [8]uint32{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}
 
-// constants are K (FIPS 180-4, 4.2.2).
+// constants are SHA-256's constants K (FIPS 180-4, 4.2.2).
 var constants = [64]uint32{ //nolint:unused // blocks_amd64.s reads it
 	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
 	0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -46,7 +46,7 @@ var bigEndian = func() (b [blockLen]byte) { //nolint:unused // blocks_amd64.s re
 // State is the state of sixteen computations. Reset makes it ready for use.
 type State struct {
 	h [8][Lanes]uint32 // by word, then lane
-	n uint64           // bytes in each lane
+	n uint64           // bytes written to each lane
 }
 
 // Reset starts sixteen new computations.
@@ -59,8 +59,8 @@ func (s *State) Reset() {
 	s.n = 0
 }
 
-// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n]. It panics if they are
-// not in b.
+// Write adds n bytes, a multiple of 64, to each lane: to lane i it adds b[i*stride:][:n]. It panics if b does not
+// contain these bytes, if n is no multiple of 64, or if Available is false.
 func (s *State) Write(b []byte, stride, n int) {
 	if !Available || n < 0 || n%blockLen != 0 || stride < 0 || stride > len(b)/(Lanes-1) ||
 		n > len(b)-(Lanes-1)*stride {
@@ -72,7 +72,8 @@ func (s *State) Write(b []byte, stride, n int) {
 	}
 }
 
-// Sums writes the digests to the first Lanes elements of out. Call Reset before the next Write.
+// Sums writes the digests to the first Lanes elements of out, which must have that many. Call Reset before the next
+// Write.
 func (s *State) Sums(out [][sumLen]byte) {
 	var pad [blockLen]byte
 	pad[0] = 0x80

@@ -1,4 +1,4 @@
-// Package sockfile makes the files of Unix sockets, and removes files that a dead process has left.
+// Package sockfile makes the files of Unix sockets, and removes those that a dead process has left.
 //
 // The package is not API (README, Stability).
 package sockfile
@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mode is the mode of a socket that Bind makes: connect(2) needs the right to write (unix(7)), so only our user
-// and root can connect.
+// Mode is the mode of a socket that Bind makes, if the umask permits it: connect(2) needs the right to write
+// (unix(7)), so only our user and root can connect.
 const Mode = 0o600
 
-// Bind makes a socket whose file is ours alone from its first moment on: Linux makes the file with the mode of
-// the socket's own inode, less the umask (net/unix/af_unix.c, unix_bind_bsd), which fchmod sets before bind.
+// Bind makes a listening socket whose file is ours alone from its first moment on: fchmod sets the mode of the socket's
+// own inode before bind, and Linux makes the file with this mode, less the umask (net/unix/af_unix.c, unix_bind_bsd).
 // The file stays when the socket is closed.
 func Bind(path string) (*net.UnixListener, error) {
 	conf := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -36,8 +36,8 @@ func Bind(path string) (*net.UnixListener, error) {
 	return u, nil
 }
 
-// RemoveStale removes a socket's file at which no process listens. A missing file is no error; any other file
-// is one. Errors may lack the file's name.
+// RemoveStale removes a socket's file at which no process listens. A missing file is no error; a socket that is in
+// use, or cannot be tried, and a file that is no socket are errors. Errors may lack the file's name.
 func RemoveStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func RemoveStale(path string) error {
 	switch pid, err := Listening(path); {
 	case err == nil && pid > 0:
 		return fmt.Errorf("in use: process %d listens there: end it, or give another name", pid)
-	case err == nil, errors.Is(err, unix.EAGAIN): // its queue is full
+	case err == nil, errors.Is(err, unix.EAGAIN): // EAGAIN: its queue is full
 		return errors.New("in use: somebody listens there: end that, or give another name")
 	case errors.Is(err, unix.ECONNREFUSED):
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -66,8 +66,8 @@ func RemoveStale(path string) error {
 	}
 }
 
-// Listening returns the id of the process that listens at a socket, or 0 if it is unknown. ECONNREFUSED: no
-// process listens; EAGAIN: the socket's queue is full. It never waits.
+// Listening connects to a stream socket without waiting, and returns the id of the process that called listen(2), or
+// 0 if it is unknown. The error ECONNREFUSED means that no process listens, EAGAIN that the socket's queue is full.
 func Listening(path string) (pid int, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

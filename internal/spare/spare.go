@@ -1,4 +1,5 @@
-// Package spare keeps a second process ready that does this one's job by TCG when KVM stops its guests.
+// Package spare keeps a second process ready that does this one's job by TCG if KVM stops the guests before the job
+// has begun.
 package spare
 
 import (
@@ -17,28 +18,28 @@ import (
 )
 
 // Spare is a waiting second process of this program, with the same arguments: if KVM stops a guest before the
-// guests' job has begun, it does the job by TCG on the same terminal. It starts before the guests: a guest that
-// has taken over this process cannot choose its arguments and environment.
+// guests' job has begun, the spare does the job by TCG on the same terminal. It starts before the guests: a guest that
+// has taken over this process cannot choose the spare's arguments and environment.
 type Spare struct {
 	child *proc.Child
-	turn  *os.File // a line, a qemu.RunError's Record, makes the spare begin; the end of the file ends or interrupts it
+	turn  *os.File // a line (qemu.RunError.Record) makes the spare begin; a close before ends it, later interrupts it
 }
 
-// spareEnv has the descriptor of a spare's end of the pipe.
+// spareEnv is the environment variable with the number of the spare's descriptor: the reading end of the pipe.
 const spareEnv = "VNIC_SPARE"
 
-// standby is nil if there is no spare, or Take has returned it.
+// standby is this process's spare; nil if there is none, or Take has returned it.
 var standby atomic.Pointer[Spare]
 
-// isVNIC is set by Await: a test's process has no arguments of vnic.
+// isVNIC is set by Await, which vnic's main function calls: a test's process, with other arguments, keeps no spare.
 var isVNIC bool
 
 var taken bool
 
-// Taken reports whether this process is a spare that does the job.
+// Taken reports whether this process is itself a spare that was told to do the job.
 func Taken() bool { return taken }
 
-// Keep starts a spare if this process is a vnic, and no spare, and /dev/kvm can be opened.
+// Keep starts a spare if this process has called Await, is no spare itself, and can open /dev/kvm.
 func Keep() error {
 	if !isVNIC || taken || !qemu.MayUseKVM() {
 		return nil
@@ -60,15 +61,15 @@ func Keep() error {
 	return nil
 }
 
-// Take returns this process's spare, or nil. The caller ends it: a second call returns nil.
+// Take returns this process's spare, or nil. The caller must end the spare: a second call of Take returns nil.
 func Take() *Spare { return standby.Swap(nil) }
 
-// JobBegins ends the spare, because a job cannot begin twice.
+// JobBegins ends this process's spare, if there is one, because a job cannot begin twice.
 func JobBegins() {
 	Take().Dismiss()
 }
 
-// Dismiss ends a spare, which may be nil.
+// Dismiss ends a spare, which may be nil, and waits until it has ended.
 func (s *Spare) Dismiss() {
 	if s != nil {
 		_ = s.turn.Close()
@@ -76,8 +77,9 @@ func (s *Spare) Dismiss() {
 	}
 }
 
-// TakeOver makes the spare do the job, and returns its exit status. When interrupted is closed, it interrupts
-// the spare. An error: the spare ended before it could begin, or by a signal.
+// TakeOver makes the spare do the job, waits until the spare has ended, and returns its exit status. When interrupted
+// is closed, TakeOver interrupts the spare. It returns an error if the spare has ended before it could begin, or has
+// been ended by a signal.
 func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error) {
 	if _, err := s.turn.WriteString(record + "\n"); err != nil {
 		return 1, fmt.Errorf("the process that goes on by TCG is gone: %w", err)
@@ -100,8 +102,8 @@ func (s *Spare) TakeOver(record string, interrupted <-chan struct{}) (int, error
 }
 
 // Await waits in a spare: it returns true when the spare must do the job, and false when the first process has
-// dismissed it or has ended. After true it calls interrupt once the first process is interrupted or has ended.
-// In a process that is no spare it returns true.
+// dismissed the spare or has ended. After true, a goroutine in the spare calls interrupt when the first process is
+// interrupted or has ended. In a process that is no spare, Await returns true at once, and nobody calls interrupt.
 func Await(interrupt func()) bool {
 	isVNIC = true
 	n, err := strconv.Atoi(os.Getenv(spareEnv))
@@ -124,8 +126,8 @@ func Await(interrupt func()) bool {
 	return true
 }
 
-// StoppedByKVM reports whether KVM is to blame for an error. once is the line to print before the job begins
-// again; record is for TakeOver.
+// StoppedByKVM reports, as yes, whether KVM may be the cause of an error. The result once is the line to print before
+// the job begins again by TCG; record is for TakeOver.
 func StoppedByKVM(err error) (once, record string, yes bool) {
 	var e *qemu.RunError
 	if !errors.As(err, &e) || !e.KVM {

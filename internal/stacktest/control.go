@@ -21,7 +21,7 @@ type commands struct {
 	buffer uint32 // the last id
 }
 
-// reset removes all state. Later ids differ from all earlier ones.
+// reset removes all state. Ids that commands return later differ from all earlier ones.
 func (c *commands) reset(queues int) {
 	last := uint32(0)
 	if c.state != nil {
@@ -57,7 +57,7 @@ func (c *commands) split(queue int, on bool) error {
 	return c.state.SetSplit(control.Split{Queue: uint16(queue), On: on})
 }
 
-// Forget removes the state that commands have set up, except header split of bound queues.
+// Forget removes the state that commands have set up, except the header split of queues that BindQueue has bound.
 func (n *NIC) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -71,7 +71,7 @@ func (n *NIC) Forget() {
 	}
 }
 
-// Left returns how many buffers and bindings the NIC has.
+// Left returns how many registered buffers and bindings the NIC has.
 func (n *NIC) Left() (buffers, bindings int) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()

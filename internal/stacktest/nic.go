@@ -1,6 +1,6 @@
-// Package stacktest has a pair of NICs in memory, joined by a faulty wire. They access device memory from their
-// own goroutine, without a lock that a program holds, so that the race detector reports a page that NIC and
-// program use at the same time.
+// Package stacktest has a pair of NICs in memory, joined by a wire that may be faulty. Each NIC accesses device memory
+// from its own goroutine, without a lock that the tested program holds meanwhile, so that the race detector can report
+// a page that NIC and program use at the same time.
 package stacktest
 
 import (
@@ -16,19 +16,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Options describe both NICs and the wire; probabilities are for each packet.
+// Options describe both NICs and the wire. Loss, Dup and Reorder are probabilities for each packet, after Cut; Loss
+// applies only to TCP.
 type Options struct {
 	MTU      int // 0: 1500
 	Queues   int // 0: 4
 	GPUSize  int // bytes of each NIC's only GPU, number 0; 0: 4 MiB
-	RingSize int // pages posted to a bound queue, and frames on a transmit queue; 0: 256
+	RingSize int // most pages posted to a bound queue, and most frames on a transmit queue; 0: 256
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool
+	Cut                bool // the sending NIC cuts GSO packets into segments
 	Merge              bool // the receiving NIC merges segments, as RSC does
-	Checksums          bool // senders complete checksums; frames in host memory are not marked as verified
-	LinearHead         int  // up to this many payload bytes of a split frame stay in the header buffer
+	Checksums          bool // NICs complete checksums that they send; received frames in host memory lack CsumGood
+	LinearHead         int  // at random, up to this many payload bytes of a split frame stay in the header buffer
 }
 
 // NIC implements stack.NIC and stack.Control.
@@ -43,7 +44,7 @@ type NIC struct {
 	stop chan struct{}
 	done chan struct{}
 
-	callback sync.Mutex // during calls of the receiver
+	callback sync.Mutex // held during calls of the receiver
 
 	mu       sync.Mutex
 	r        driver.Receiver
@@ -67,9 +68,9 @@ type NIC struct {
 type packet struct {
 	header  []byte
 	payload []byte
-	mss     int // of a GSO packet; 0: not one
+	mss     int // of a GSO packet: most payload bytes of a segment; 0: not a GSO packet
 	bad     bool
-	after   int // of a delayed packet: how many overtake it
+	after   int // of a delayed packet: how many more may overtake it
 }
 
 type txFrame struct {
@@ -88,7 +89,7 @@ type boundQueue struct {
 	pages []uint64
 }
 
-// NewPair makes two NICs that are joined by a wire.
+// NewPair makes two NICs that are joined by a wire. Each runs from Start to Close.
 func NewPair(o Options) (a, b *NIC) {
 	o.MTU, o.Queues = cmp.Or(o.MTU, 1500), cmp.Or(o.Queues, 4)
 	o.GPUSize, o.RingSize = cmp.Or(o.GPUSize, 4<<20), cmp.Or(o.RingSize, 256)
@@ -108,28 +109,29 @@ func newNIC(o Options, i byte) *NIC {
 	return n
 }
 
-// Memory returns the GPU's memory, which the NIC's goroutine accesses.
+// Memory returns the memory of the NIC's GPU, which the NIC's goroutine accesses.
 func (n *NIC) Memory() []byte { return n.gpu }
 
-// Drops returns the number of frames for which a bound queue had too few pages.
+// Drops returns the number of received frames for which a bound queue had too few pages.
 func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
 
-// Lost returns the number of packets of this NIC that Filter dropped or Options.Loss selected. Selected packets
-// that are not TCP still pass.
+// Lost returns the number of packets that this NIC sent and that Filter dropped or Options.Loss selected. Packets that
+// Loss selected pass all the same if they are not TCP.
 func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
 
-// BadSums returns the number of TCP frames to bound queues with a wrong checksum; it counts with
+// BadSums returns the number of received TCP frames for bound queues with a wrong checksum. They are counted only with
 // Options.Checksums and without Options.Merge.
 func (n *NIC) BadSums() int { n.mu.Lock(); defer n.mu.Unlock(); return n.badSums }
 
-// Filter drops sent packets for which keep returns false; nil keeps all. keep is called without a lock.
+// Filter makes the NIC drop packets that it sends if keep returns false; nil keeps all. The NIC calls keep without a
+// lock.
 func (n *NIC) Filter(keep func(h *splitter.Headers, payload int) bool) {
 	n.mu.Lock()
 	n.filter = keep
 	n.mu.Unlock()
 }
 
-// HoldCompletions makes the NIC hold back the completions of sent frames, until it is called with false.
+// HoldCompletions makes the NIC hold back the completions of sent frames (on is true), or pass them (on is false).
 func (n *NIC) HoldCompletions(on bool) {
 	n.mu.Lock()
 	n.hold = on
@@ -137,7 +139,7 @@ func (n *NIC) HoldCompletions(on bool) {
 	n.kick()
 }
 
-// Inject passes frames to the receiver that were never on the wire.
+// Inject passes frames, which were never on the wire, to the receiver, if the NIC has been started and not closed.
 func (n *NIC) Inject(frames []driver.RxFrame) {
 	n.callback.Lock()
 	defer n.callback.Unlock()
@@ -149,7 +151,8 @@ func (n *NIC) Inject(frames []driver.RxFrame) {
 	}
 }
 
-// TakePosted removes up to k posted pages from a bound queue, and returns them.
+// TakePosted removes up to k posted pages from a bound queue, and returns them. If fewer are posted, it may first post
+// more.
 func (n *NIC) TakePosted(queue, k int) []uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,14 +166,14 @@ func (n *NIC) TakePosted(queue, k int) []uint64 {
 	return pages
 }
 
-// LastHeader returns the header of the last TCP frame to a bound queue, also if it was dropped.
+// LastHeader returns the header of the last received TCP frame for a bound queue, also if the NIC dropped it.
 func (n *NIC) LastHeader() []byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.last)
 }
 
-// Break makes the NIC fail and wake the receiver, as a driver does when a device has broken a rule.
+// Break makes Err and Transmit return ENODEV and wakes the receiver, as a driver does when a device has broken a rule.
 func (n *NIC) Break() {
 	n.mu.Lock()
 	n.closed = true
@@ -197,7 +200,7 @@ func (n *NIC) GPUs() []driver.GPUInfo {
 	return []driver.GPUInfo{{ID: 0, Size: uint64(len(n.gpu))}}
 }
 
-// Err returns an error if the NIC was broken or closed.
+// Err returns ENODEV if the NIC was broken (Break) or closed.
 func (n *NIC) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,7 +247,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	return nil
 }
 
-// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues and their pages.
+// KeepQueues makes UnbindQueue fail with err, unless it is nil: the NIC keeps bound queues and their pages until Close.
 func (n *NIC) KeepQueues(err error) {
 	n.mu.Lock()
 	n.keep = err
@@ -253,7 +256,7 @@ func (n *NIC) KeepQueues(err error) {
 
 // UnbindQueue implements stack.NIC.
 func (n *NIC) UnbindQueue(queue int) error {
-	n.callback.Lock() // no frame is being delivered to the receiver
+	n.callback.Lock() // meanwhile no frame is being delivered to the receiver
 	defer n.callback.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -274,7 +277,8 @@ func (n *NIC) unbind(queue int) {
 	}
 }
 
-// post fills a bound queue up to RingSize pages, unless more than half are posted.
+// post fills a bound queue with its source's free pages, up to RingSize, unless more than half as many are posted. The
+// caller holds n.mu.
 func (n *NIC) post(queue int) {
 	b := &n.bound[queue]
 	if b.src == nil || len(b.pages) > n.o.RingSize/2 {
@@ -432,7 +436,7 @@ func (n *NIC) receive() bool {
 	n.mu.Unlock()
 	if len(frames) > 0 {
 		r.Receive(frames)
-		for i := range frames { // a receiver that has kept the frames finds zeros
+		for i := range frames { // a receiver that has wrongly kept the frames finds zeros
 			clear(frames[i].Header)
 			clear(frames[i].Payload)
 		}

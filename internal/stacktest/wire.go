@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// wire sends a packet to the peer: it cuts GSO packets (Options.Cut), drops segments that keep refuses, and drops,
-// repeats and reorders others at random.
+// wire sends a packet to the peer: it cuts GSO packets (Options.Cut), drops packets and segments that keep refuses,
+// completes the checksums of others (Options.Checksums), and repeats, reorders and, if they are TCP, drops some at
+// random.
 func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	parts := []packet{p}
 	if n.o.Cut && p.mss > 0 {
@@ -35,7 +36,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 			n.lost++
 		}
 		n.mu.Unlock()
-		if loss && h.Class == splitter.TCP { // neighbour discovery would retry only after a second
+		if loss && h.Class == splitter.TCP { // TCP alone: neighbour discovery would retry only after a second
 			continue
 		}
 		switch {
@@ -69,7 +70,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	to.kick()
 }
 
-// complete completes a partial checksum.
+// complete completes the partial checksum of a TCP or UDP packet.
 func complete(h *splitter.Headers, p *packet) {
 	if start, offset, ok := splitter.CsumPlace(h); ok {
 		sum := splitter.Add(splitter.Sum(p.header[start:], 0), splitter.Sum(p.payload, 0))
@@ -100,7 +101,8 @@ func cut(p packet) []packet {
 	return out
 }
 
-// setLen writes the IP length of a segment, and updates the IPv4 header's checksum and TCP's partial one.
+// setLen writes the IP length of a segment with this many bytes of payload, and updates the IPv4 header's checksum and
+// TCP's partial one.
 func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	ip := hdr[h.L3Off:]
 	if h.IPv6 {
@@ -112,7 +114,8 @@ func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge joins successive segments with the same acknowledgment and TCP options.
+// merge joins successive segments of a connection that have contiguous payload, the same acknowledgment and TCP
+// options, and no flags but ACK and PSH; PSH ends a joined segment, which has less than 65,000 bytes of payload.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

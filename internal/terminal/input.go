@@ -17,7 +17,7 @@ type Input struct {
 	mu   sync.Mutex // held by Read, and by Close while it closes wake
 }
 
-// NewInput makes an Input for a file, which stays the caller's.
+// NewInput makes an Input for a file, which the caller still owns.
 func NewInput(f *os.File) (*Input, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -26,7 +26,7 @@ func NewInput(f *os.File) (*Input, error) {
 	return &Input{f: f, wake: fd}, nil
 }
 
-// Read implements io.Reader; after Close it returns io.EOF.
+// Read implements io.Reader. After Close, and at the end of the file, it returns io.EOF.
 func (i *Input) Read(b []byte) (int, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -56,7 +56,7 @@ func (i *Input) Read(b []byte) (int, error) {
 	}
 }
 
-// Close ends a blocked Read, and makes later ones return io.EOF.
+// Close makes a blocked Read, and later ones, return io.EOF. It may be called again.
 func (i *Input) Close() error {
 	i.once.Do(func() {
 		one := [8]byte{1}

@@ -25,7 +25,7 @@ const MaxKeys = 1 << 20
 type Actions struct {
 	Leave func() // Ctrl-] q; Keys reads nothing more
 	Help  func() // Ctrl-] ?
-	Lost  func() // once, when more than MaxKeys bytes wait
+	Lost  func() // once, when bytes are dropped because MaxKeys bytes wait
 }
 
 // Keys reads a terminal, and keeps typed bytes, at most MaxKeys, until Read returns them: escapes work even
@@ -34,16 +34,16 @@ type Keys struct {
 	in      io.ReadCloser
 	actions Actions
 	pumping sync.WaitGroup
-	pending bool // pump's: the last byte was a Prefix
+	pending bool // pump's: the last byte was a Prefix that begins an escape
 	lost    bool // pump's: Actions.Lost was called
 
 	mu   sync.Mutex
-	more *sync.Cond // with mu
+	more *sync.Cond // with mu: buf or err has changed
 	buf  []byte     // under mu
 	err  error      // under mu: what Read returns once buf is empty; nil: more bytes may come
 }
 
-// NewKeys begins to read in. Close closes in, which must end a blocked Read of in.
+// NewKeys makes Keys that read from in. Keys.Close calls in.Close, which must end a blocked in.Read.
 func NewKeys(in io.ReadCloser, a Actions) *Keys {
 	k := &Keys{in: in, actions: a}
 	k.more = sync.NewCond(&k.mu)
@@ -71,8 +71,8 @@ func (k *Keys) pump() {
 	}
 }
 
-// escapes carries out the escapes in b, and returns the other bytes. left: the user leaves, and the rest of b
-// is dropped.
+// escapes returns the bytes of b that are for the program, without escapes, and calls Actions.Help for Ctrl-] ?.
+// left is true after Ctrl-] q: the rest of b is dropped.
 func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	for _, c := range b {
 		switch {
@@ -87,7 +87,7 @@ func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 			k.actions.Help()
 		case c == Prefix:
 			keys = append(keys, c)
-		default: // the guest's program may have a use for Ctrl-], as editors have
+		default: // no escape: the guest's program may have a use for Ctrl-], as editors have
 			keys = append(keys, Prefix, c)
 		}
 		k.pending = false
@@ -95,7 +95,8 @@ func (k *Keys) escapes(b []byte) (keys []byte, left bool) {
 	return keys, false
 }
 
-// put appends keys for Read, as far as there is room, and sets the error after them.
+// put appends keys for Read, as far as there is room, and sets the error that Read returns after them. If it drops
+// keys for the first time, it calls Actions.Lost.
 func (k *Keys) put(keys []byte, err error) {
 	k.mu.Lock()
 	room := MaxKeys - len(k.buf)
@@ -110,7 +111,7 @@ func (k *Keys) put(keys []byte, err error) {
 	}
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It waits until there are bytes or an error of the input.
 func (k *Keys) Read(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,7 +128,7 @@ func (k *Keys) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the reading of in and blocked Reads, and drops the bytes that no Read has returned.
+// Close closes the input, ends blocked Reads, and drops the bytes that no Read has returned.
 func (k *Keys) Close() error {
 	err := k.in.Close()
 	k.pumping.Wait()

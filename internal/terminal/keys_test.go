@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// typed makes Keys that read a pipe, and returns the pipe's other end.
+// typed makes Keys that read a pipe, and returns the pipe's other end. Actions that a lacks fail the test.
 func typed(t *testing.T, a Actions) (*Keys, *os.File) {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })

@@ -1,5 +1,5 @@
 // Package terminal gives a program in a guest the standard input of this process, and its terminal if it has
-// one. Keys that are typed before the program starts are not echoed, and are kept for it.
+// one. Keys that are typed before the program starts are kept for it, and not echoed if the terminal's mode can be set.
 package terminal
 
 import (
@@ -19,10 +19,10 @@ import (
 type Terminal struct {
 	In     io.ReadCloser       // nil: there is no input
 	TTY    bool                // stdin, stdout and stderr are a terminal, whose mode was set
-	Resize chan guestexec.Size // gets the terminal's size after each change; nil: the mode of no terminal was set
+	Resize chan guestexec.Size // gets the latest size of the terminal after changes; nil: the mode of no terminal was set
 
 	fd      int
-	group   int // of this process
+	group   int // process group of this process
 	mu      sync.Mutex
 	mode    *unix.Termios // under mu: of the last call of set
 	program *unix.Termios // the mode from Start on; nil: unchanged
@@ -31,8 +31,9 @@ type Terminal struct {
 }
 
 // Take takes this process's streams: in, which may be nil, and the terminal if in and err are terminals. If out is
-// one, too, the program gets keys as they are typed, except escapes; otherwise it gets lines. The
-// terminal echoes nothing until Start if its mode can be set. The caller closes the Terminal.
+// one, too, and the terminal's mode can be set, the program gets keys as they are typed, except escapes; otherwise it
+// gets lines of a terminal. The terminal echoes nothing until Start if its mode can be set. The caller closes the
+// Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -88,8 +89,9 @@ func rawMode(old *unix.Termios) *unix.Termios {
 	return &raw
 }
 
-// hold sets the terminal's mode to waiting, until close sets it back to old. program is the mode from Start on.
-// It returns false if it could not set the mode.
+// hold sets the terminal's mode to waiting, until t.close, or the end of the process (atexit), sets it back to old.
+// program is the mode from Start on; TTY is set unless program is old itself. hold returns false if it could not set
+// the mode.
 func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	t.TTY = program != old
 	if !t.set(waiting) {
@@ -116,15 +118,15 @@ func (t *Terminal) hold(old, waiting, program *unix.Termios) bool {
 	return true
 }
 
-// foreground reports whether this process is in the terminal's foreground process group: the kernel stops
-// others that set the mode (SIGTTOU).
+// foreground reports whether this process is in the terminal's foreground process group: the kernel stops a process
+// of another group that sets the mode (SIGTTOU).
 func (t *Terminal) foreground() bool {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	return err == nil && group == t.group
 }
 
-// set sets the terminal's mode. If the terminal is only the program's input (TTY is false), and another process
-// group is in the foreground, it leaves the mode to the next call of again, and returns false.
+// set sets the terminal's mode, and reports whether it could. If the terminal is only the program's input (TTY is
+// false), and another process group is in the foreground, set leaves the mode to the next call of again.
 func (t *Terminal) set(mode *unix.Termios) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,17 +138,18 @@ func (t *Terminal) apply() bool {
 	if !t.TTY && !t.foreground() {
 		return false
 	}
-	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // keeps typed bytes
+	return unix.IoctlSetTermios(t.fd, unix.TCSETS, t.mode) == nil // TCSETS keeps typed bytes
 }
 
-// again sets the mode after a stop, as a shell may have changed it.
+// again sets the mode of the last set after this process was stopped, as a shell may have changed it.
 func (t *Terminal) again() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.apply()
 }
 
-// follow sends the terminal's size to Resize after each signal.
+// follow sends the terminal's size to Resize after each signal, in place of a size that nobody has received. After
+// SIGCONT it first sets the mode again. It returns when end is closed.
 func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	for {
 		select {
@@ -165,18 +168,18 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 	}
 }
 
-// Start gives the terminal to the program. If TTY is set, the program gets all keys except escapes, and lines
-// that are written to the terminal until Close must end in CR LF.
+// Start sets the terminal's mode for the program, if Take could set a mode. If TTY is set, the program gets all keys
+// except escapes, and lines that are written to the terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {
 		t.set(t.program)
 	}
 }
 
-// Close sets the terminal back, and ends reading. It may be called again.
+// Close sets the terminal's mode back, if it was set, and ends reading from In. It may be called again.
 func (t *Terminal) Close() { t.once.Do(func() { t.close() }) }
 
-// Is reports whether a stream is a terminal.
+// Is reports whether a stream is an *os.File that is a terminal.
 func Is(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -80,7 +80,7 @@ func TestNoTerminal(t *testing.T) {
 	x.Start()
 	testkit.Equal(t, "a pipe has no escapes", string(testkit.Must(io.ReadAll(x.In))(t)), "a\x1dqb")
 	x.Close()
-	for _, out := range []any{w, nil} { // not this process's controlling terminal
+	for _, out := range []any{w, nil} { // tty is not this process's controlling terminal: Take leaves its mode
 		y := Take(tty, out, tty, Actions{})
 		y.Start()
 		if y.TTY || mode(t, tty) != before {

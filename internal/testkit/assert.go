@@ -16,13 +16,14 @@ type T interface {
 // OK ends the test if err is not nil.
 func OK(t T, err error) {
 	if err != nil {
-		t.Helper() // some benchmarks measure less time than Helper takes
+		t.Helper() // only for an error: some benchmarks measure less time than Helper takes
 		t.Fatal(err)
 	}
 }
 
-// Must returns a function that ends the test if there is an error, otherwise returns the value. f :=
-// testkit.Must(os.Open(name))(t)
+// Must returns a function that ends the test if err is not nil, and otherwise returns v:
+//
+//	f := testkit.Must(os.Open(name))(t)
 func Must[V any](v V, err error) func(T) V {
 	return func(t T) V {
 		t.Helper()
@@ -31,7 +32,8 @@ func Must[V any](v V, err error) func(T) V {
 	}
 }
 
-// ErrorSays fails the test, without ending it, unless the error's text contains all of the parts.
+// ErrorSays fails the test, without ending it, unless the error's text contains all of the parts. Without
+// parts it checks nothing.
 func ErrorSays(t T, err error, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -41,8 +43,8 @@ func ErrorSays(t T, err error, parts ...string) {
 	}
 }
 
-// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if given, is a
-// format and its arguments, and describes the call.
+// ErrorIs fails the test, without ending it, unless the error is target (errors.Is). what, if given, is a format and
+// its arguments: the beginning of the message.
 func ErrorIs(t T, err, target error, what ...any) {
 	if errors.Is(err, target) {
 		return
@@ -63,7 +65,7 @@ func NoError(t T, err error) {
 	}
 }
 
-// Err returns the error of a call whose other result does not matter.
+// Err returns the error of a call with another result, which does not matter.
 func Err[V any](_ V, err error) error { return err }
 
 // Equal fails the test, without ending it, if got is not want.

@@ -1,3 +1,3 @@
-// Package testkit has helpers for tests. It imports only small packages, so that any package's tests may use
-// it.
+// Package testkit has helpers for tests. Of this module it imports only package scm, so that the tests of nearly all
+// packages may use it.
 package testkit

@@ -10,14 +10,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The runtime opens its poller with the first file that can be polled, and keeps it open.
+// The runtime opens its poller with the first file that can be polled, and keeps the poller's descriptors open: init
+// makes it do so before a test counts descriptors.
 func init() {
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}
 }
 
-// FDs returns the descriptors of the process, each with its target, sorted.
+// FDs returns the open descriptors of the process, each as its number and target, sorted as text.
 func FDs() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -35,8 +36,8 @@ func FDs() []string {
 	return fds
 }
 
-// CheckFDs fails the test if it ends with more descriptors of some target than it has now. Their numbers may
-// differ.
+// CheckFDs fails the test if, in a cleanup at its end, the process has more descriptors of some target than now. Their
+// numbers may differ.
 func CheckFDs(t testing.TB) {
 	t.Helper()
 	before := FDs()
@@ -62,7 +63,7 @@ func more(before, after []string) bool {
 	return false
 }
 
-// LeavesNothing fails the test if it ends with goroutines or descriptors that it does not have now.
+// LeavesNothing fails the test if it ends with goroutines that do not run now, or with more descriptors (CheckFDs).
 func LeavesNothing(t testing.TB) {
 	t.Helper()
 	CheckFDs(t)
@@ -70,8 +71,8 @@ func LeavesNothing(t testing.TB) {
 	t.Cleanup(func() { goleak.VerifyNone(t, running) })
 }
 
-// Main runs the tests of a package, and exits. They fail if they leave goroutines, or more descriptors than
-// before.
+// Main runs the tests of a package, and exits: with a status other than 0 if a test fails, or if the tests leave
+// goroutines, or more descriptors than before.
 func Main(m interface{ Run() int }) {
 	before := FDs()
 	status := m.Run()

@@ -49,8 +49,8 @@ func TestEachMeasurementMovesWhatItSays(t *testing.T) {
 	}
 }
 
-// fake returns a measurement. Each run of ours reports a number of bytes, claims, and the counter grows by another,
-// counts.
+// fake returns a measurement. A run of ours reports as many bytes as the parameter claims, and its counter grows by
+// the parameter counts.
 func fake(name string, claims, counts uint64) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: "nothing", Yardstick: "nothing either",
 		open: func(_ context.Context, _ *slog.Logger, r *rig) error {
@@ -92,7 +92,8 @@ func TestARunThatCountersDenyFails(t *testing.T) {
 	}
 }
 
-// The plain loop reports a frame that lacks a byte.
+// A plainSide returns an error for a frame that is a byte shorter than it expects, for rounds without frames to move,
+// and for a transmit buffer outside of its memory.
 func TestPlainLoopIsChecked(t *testing.T) {
 	f := &frame{head: make([]byte, 66), payload: bytes.Repeat([]byte{7}, 100)}
 	p := testkit.Must(newPlainSide(f, 4))(t)
@@ -125,7 +126,7 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 		}
 		return v
 	}
-	// from the tables of the sign test
+	// the confidence intervals of the sign test's tables, of 95 % or more
 	for _, c := range []struct {
 		values []float64
 		want   Interval
@@ -140,7 +141,8 @@ func TestIntervalsOfKnownSamples(t *testing.T) {
 	}
 }
 
-// benchmath's interval need not be symmetric, and from 31 values on is an approximation.
+// An end of benchmath's interval may be one value beside ours, as its interval need not be symmetric, and from 31
+// values on is an approximation.
 func TestIntervalsComparedWithBenchmath(t *testing.T) {
 	for n := MinPairs; n <= MaxPairs; n++ {
 		values := make([]float64, n)

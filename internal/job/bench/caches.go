@@ -8,11 +8,11 @@ import (
 )
 
 // cacheBytes returns the total size of this machine's last-level caches (Linux,
-// Documentation/ABI/testing/sysfs-devices-system-cpu: cache/index*); 0: unknown. root is "/" or a test's
-// directory.
+// Documentation/ABI/testing/sysfs-devices-system-cpu: cache/index*), as far as their sizes can be read; 0: unknown.
+// root is "/" or a test's directory.
 func cacheBytes(root string) (sum uint64) {
 	dirs, _ := filepath.Glob(filepath.Join(root, "sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]*"))
-	sizes := make(map[[2]string]uint64) // key: level, and processors
+	sizes := make(map[[2]string]uint64) // key: level, and the processors that share the cache
 	last := ""
 	for _, dir := range dirs {
 		read := func(name string) string {

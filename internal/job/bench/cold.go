@@ -10,7 +10,7 @@ import (
 // coldFrame is the length of a cold flow's frames, link header included.
 const coldFrame = 64 << 10
 
-// stretch is a range of memory that next hands out piece by piece, again and again.
+// stretch is a range of memory. Its method next returns consecutive pieces, and begins again at base after the last.
 type stretch struct{ base, size, pos uint64 }
 
 func (s *stretch) next(n uint64) (addr uint64) {
@@ -22,8 +22,9 @@ func (s *stretch) next(n uint64) (addr uint64) {
 	return addr
 }
 
-// coldFlow is a network of two ports. Each frame is sent from, and received in, the next buffers of a large
-// memory, so that caches do not keep the bytes to copy.
+// coldFlow is a network of two ports. The payload of each frame is sent from the next piece of one memory, and a
+// receive buffer moves to the next piece of another one after each frame. So caches smaller than these memories do
+// not keep the bytes to copy.
 type coldFlow struct {
 	*network
 	payload int
@@ -64,7 +65,8 @@ func (c *coldFlow) arrived() error {
 	return nil
 }
 
-// warm sends frames until the device's own mapping of the memory is touched too.
+// warm sends twice as much payload as the memory has from which it is sent, so that the pages of both memories are in
+// the device's own mapping too.
 func (c *coldFlow) warm(ctx context.Context) error {
 	for sent := uint64(0); sent < 2*c.flows[0].src.size; {
 		w, err := c.run(ctx, MinTime)

@@ -17,10 +17,10 @@ import (
 
 const (
 	directFrame  = 64 << 10 // link header included
-	directWindow = 32       // frames under way
+	directWindow = 32       // most frames under way
 )
 
-// pages is the pool of GPU pages that a bound queue posts, the longest free one first.
+// pages is the pool of free GPU pages, from which a bound receive queue takes its buffers: the longest free page first.
 type pages struct {
 	mu   sync.Mutex
 	free []uint64
@@ -48,8 +48,8 @@ func (p *pages) ReturnPages(_ int, offs []uint64) {
 	p.free = append(p.free, offs...)
 }
 
-// sink is the receiving driver's Receiver: it reports the payload bytes of frames in GPU memory, and returns
-// the pages.
+// sink is the receiving driver's Receiver: it sends the payload length of each frame with payload in GPU memory to
+// came, and returns the frame's pages to the pool.
 type sink struct {
 	nic   *driver.NIC
 	pages *pages
@@ -70,7 +70,7 @@ func (s *sink) Receive(frames []driver.RxFrame) {
 		s.pages.ReturnPages(f.Queue, s.offs)
 		select {
 		case s.came <- f.PayloadLen:
-		default: // more frames than were sent
+		default: // came is full: more frames have arrived than were sent
 		}
 	}
 	s.nic.Refill(gpuQueue)
@@ -87,7 +87,8 @@ func (nobody) Wake()                    {}
 
 func gpuDirect(f footprint) openFunc { return f.betweenGPUs(1500, f.connectDrivers) }
 
-// tellPlace sends a frame from port 1, so that the switch learns its address and does not flood frames to it.
+// tellPlace sends a frame from port 1, whose driver is n, to port 0, so that the switch learns port 1's MAC and does
+// not flood frames to that MAC.
 func tellPlace(l *lab.Lab, n *driver.NIC) error {
 	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
 	tx := f.transmitted()
@@ -155,7 +156,8 @@ func (f footprint) connectDrivers(ctx context.Context, l *lab.Lab, r *rig) error
 	return nil
 }
 
-// direct sends a frame from a to b again and again, with the next piece of a's GPU memory.
+// direct sends a frame from driver a to driver b again and again, each time with the next piece of a's GPU memory as
+// payload.
 type direct struct {
 	a, b   *driver.NIC
 	frames []driver.TxFrame

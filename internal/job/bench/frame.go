@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	netHeader = 12 // virtio_net_hdr (virtio 1.3, 5.1.6)
+	netHeader = 12 // bytes of a virtio_net_hdr (virtio 1.3, 5.1.6)
 	tcpHeader = splitter.EthLen + 20 + 20
 	tcpPort   = 2000
 )
@@ -19,7 +19,8 @@ type frame struct {
 	payload []byte
 }
 
-// newFrame makes a frame of size bytes, the link header included; above the MTU it is a GSO packet.
+// newFrame makes a frame of size bytes, link header included and virtio_net_hdr not. If its IP packet is longer than
+// mtu, the virtio_net_hdr makes it a GSO packet.
 func newFrame(dst, src wire.MAC, port uint16, size, mtu int) *frame {
 	be := binary.BigEndian
 	f := &frame{head: make([]byte, netHeader+tcpHeader), payload: make([]byte, size-tcpHeader)}
@@ -56,5 +57,5 @@ func newFrame(dst, src wire.MAC, port uint16, size, mtu int) *frame {
 
 func (f *frame) len() int { return len(f.head) + len(f.payload) }
 
-// bufferLen is the size of a receive buffer for the frame.
+// bufferLen returns the size of a receive buffer for the frame and its virtio_net_hdr.
 func (f *frame) bufferLen() int { return max(2048, (f.len()+4095)&^4095) }

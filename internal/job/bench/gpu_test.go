@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkGPU measures the rows from GPU to GPU, for profiling: `go test -bench GPU/tcp-hot -cpuprofile F`.
-// It reports the processor time, too, because other work on the machine lowers GB/s.
+// BenchmarkGPU measures the rows from GPU to GPU, for profiling: `go test -bench GPU/tcp-hot -cpuprofile F`, which
+// writes the profile, but may end with FAIL: testkit.Main reports F if it is still open.
+// It reports this process's processor time, too, because other work on the machine lowers GB/s.
 func BenchmarkGPU(b *testing.B) {
 	for _, m := range All() {
 		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.matches) {

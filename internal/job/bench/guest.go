@@ -18,7 +18,7 @@ import (
 const (
 	ringSize  = 256
 	userBase  = 1 << 46 // user address of guest-physical address 0: arbitrary
-	tableSize = 16 * 4  // an indirect table of four descriptors
+	tableSize = 16 * 4  // bytes of an indirect table of four descriptors
 	features  = 1<<32 | // VIRTIO_F_VERSION_1
 		1<<15 | 1<<29 | 1<<28 | // MRG_RXBUF, EVENT_IDX, INDIRECT_DESC
 		1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12 // CSUM, GUEST_CSUM, GUEST_TSO4 and 6, HOST_TSO4 and 6
@@ -35,11 +35,11 @@ type guest struct {
 	kicks []int
 	undo  undo.Stack
 
-	bufs []virtq.Buf // the index is the cookie
+	bufs []virtq.Buf // receive buffers of all queues; the index is the buffer's cookie in its ring
 	used []virtq.Used
 
-	dst    *stretch // where take moves received buffers before it posts them again; nil: they stay
-	newest uint64   // with dst: the address of the newest frame
+	dst    *stretch // take moves a received buffer to the next piece of dst before it posts it again; nil: it stays
+	newest uint64   // with dst: the address of the newest received frame; else 0
 }
 
 // newGuest attaches a frontend with ram bytes of memory to a port.
@@ -123,7 +123,7 @@ var one = [8]byte{1}
 
 func (g *guest) kick(i int) { _, _ = unix.Write(g.kicks[i], one[:]) }
 
-// publish makes added buffers visible, and kicks the device if it wants a kick (VIRTIO_F_EVENT_IDX).
+// publish shows the buffers added to ring i to the device, and kicks it if it wants a kick (VIRTIO_F_EVENT_IDX).
 func (g *guest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
@@ -163,7 +163,8 @@ func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
 	return bufs, nil
 }
 
-// take takes the frames that have arrived on queue q, which must have n bytes, and posts their buffers again.
+// take takes frames that have arrived on receive queue q, up to ringSize of them, and posts their buffers again. Each
+// frame must have n bytes, virtio_net_hdr included.
 func (g *guest) take(q, n int) (frames int, err error) {
 	if frames, err = g.rings[2*q].Poll(g.used); err != nil || frames == 0 {
 		return frames, err
@@ -184,7 +185,8 @@ func (g *guest) take(q, n int) (frames int, err error) {
 	return frames, nil
 }
 
-// sent takes back the frames of transmit queue q that the device has sent.
+// sent takes back frames of transmit queue q that the device has sent or dropped, up to ringSize of them, and returns
+// their number.
 func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
 
 var errStuck = fmt.Errorf("nothing moves for %v", limits.Bench.Here())

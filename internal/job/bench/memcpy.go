@@ -13,12 +13,12 @@ import (
 
 const (
 	pieceLen = 64 << 10
-	// hotLen fits into a processor's caches, coldLen is larger than most caches.
+	// Sizes of a copy's source and destination: hotLen fits into a processor's caches, coldLen is larger than most caches.
 	hotLen  = pieceLen
 	coldLen = 128 << 20
 )
 
-// memory is two mapped memory files: copies go from src to dst.
+// memory is two mapped memory files, or parts of them: copies go from src to dst.
 type memory struct{ src, dst []byte }
 
 // newMemory makes memory files of src and dst bytes, and touches their pages.
@@ -66,7 +66,7 @@ func mapped(size int) (fd int, b []byte, err error) {
 	return fd, b, nil
 }
 
-// copier returns a run that copies piece bytes at a time through the memories.
+// copier returns a run that copies from src to dst, piece bytes at a time, and begins again where either ends.
 func (m *memory) copier(piece int) runFunc {
 	from, to := 0, 0
 	return func(_ context.Context, d time.Duration) (w work, _ error) {
@@ -99,7 +99,7 @@ func copies(size int) openFunc {
 		r.undo.Add(m.close)
 		r.ours = m.copier(pieceLen)
 		r.check = func() error {
-			// The first run starts at the beginning of dst.
+			// The first run begins with this piece of dst; a later one may write the same bytes there again.
 			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
 				return errors.New("what was copied is not there")
 			}

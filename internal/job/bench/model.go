@@ -26,15 +26,15 @@ const memoryEdge = "memory"
 
 // calibration has the rates from which predict predicts: sums over the workers, in GB/s.
 type calibration struct {
-	workers          int     // processors
-	copyOne, copyAll float64 // copies of cold memory: by one worker, and by one for each processor
-	flowOne, flowAll float64 // payload through NICs: of one flow, and of one for each processor
+	workers          int     // processors that Go uses
+	copyOne, copyAll float64 // copies of memory: by one worker, and by one worker for each processor
+	flowOne, flowAll float64 // payload through NICs: of one flow, and of one flow for each processor
 }
 
-// predict returns the rates of a flow and, together, of the hogs beside it, which are workers that copy.
-// lab.MaxMin divides memory among them; the rate that a flow or a hog has alone is an edge of its own, for hogs less if
-// there are more threads than processors. If hogs and flow take all processors, the flow gets at most its part of
-// flowAll.
+// predict returns the rate of a flow, the sum of the rates of the hogs beside it (workers that copy memory), and the
+// names of the edges that limit the flow and each hog; without hogs hogBound is "". lab.MaxMin divides copyAll among
+// flow and hogs. The flow gets at most flowOne, and with at least as many threads (hogs+1) as processors at most
+// flowAll/threads. A hog gets at most copyOne, with more threads than processors at most copyOne*processors/threads.
 func (c *calibration) predict(hogs int) (flow, hog float64, flowBound, hogBound string) {
 	threads := hogs + 1
 	memory := &lab.Edge{Name: memoryEdge, Rate: c.copyAll}
@@ -65,10 +65,11 @@ type worker struct {
 	flow *coldFlow // nil: the worker copies memory
 }
 
-// did is the result of workers in one run: the sums of their rates, and of the processors that they had.
+// did is the result of workers in one run: the sums of their rates, in GB/s, and of the processors that they had.
 type did struct{ rate, processors float64 }
 
-// together runs workers at the same time, each on its own thread.
+// together runs workers at the same time, each on its own thread, until all have ended. It returns the sums of the
+// flows and those of the workers that copy.
 func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
 	var (
 		wg    sync.WaitGroup
@@ -121,11 +122,12 @@ type testbed struct {
 	undo  undo.Stack
 }
 
-// leastPart is the least size of a worker's source or destination memory.
+// leastPart is the least size of a worker's or a flow's source or destination memory, in bytes.
 const leastPart = 4 << 20
 
-// fill makes memory for copies, at least size bytes, half of it source, and n flows. The first flow uses as much
-// memory, the others an n-th of it, but at least leastPart each as source and destination.
+// fill makes memory for copies, at least size bytes, half of it source and half destination, and n flows, which it
+// warms. The first flow has as much source and as much destination of its own, each other flow about an n-th of that,
+// but at least leastPart.
 func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err error) {
 	half := max(size/2, n*leastPart)
 	if b.mem, err = newMemory(half, half); err != nil {
@@ -150,7 +152,7 @@ func (b *testbed) fill(ctx context.Context, n, size int, log *slog.Logger) (err 
 	return nil
 }
 
-// copiers returns n workers that copy, each its own part of the memory.
+// copiers returns n workers that copy, each within its own n-th of b.mem.
 func (b *testbed) copiers(n int) (all []worker) {
 	part := len(b.mem.src) / n &^ (pieceLen - 1)
 	for i := range n {
@@ -167,14 +169,15 @@ func (b *testbed) nics(n int) (all []worker) {
 	return all
 }
 
-// modelMemory is twice the last-level caches and at least 2*coldLen, but at most a sixth of the available
-// memory, because flows need up to twice as much besides; and at least 2*leastPart.
+// modelMemory returns how many bytes of memory Model copies through: twice the last-level caches and at least
+// 2*coldLen, but at most a sixth of the available memory, because flows need up to twice as much besides; and in any
+// case at least 2*leastPart. The result is rounded down to a multiple of 2*pieceLen; fill may take more memory.
 func modelMemory(caches, available uint64) uint64 {
 	return max(min(max(2*caches, 2*coldLen), available/6), 2*leastPart) &^ (2*pieceLen - 1)
 }
 
 // Model measures what a flow through NICs gets while workers copy memory, and predicts it from flows alone
-// and copies alone. It uses Options.Time, Log and Progress.
+// and copies alone. Of o it uses Time, Log and Progress, and cold, which tests set.
 func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	n := runtime.GOMAXPROCS(0)
 	rep = &ModelReport{Schema: 1, CPUs: runtime.NumCPU(), Workers: n, Arch: runtime.GOOS + "/" + runtime.GOARCH,
@@ -196,7 +199,7 @@ func Model(ctx context.Context, o Options) (rep *ModelReport, err error) {
 	cases := []modelCase{{name: "copy-1", workers: b.copiers(1)}, {name: "copy-all", workers: b.copiers(n)},
 		{name: "nic-1", workers: b.nics(1)}, {name: "nic-all", workers: b.nics(n)},
 		{name: "nic-beside-hogs", workers: append(b.nics(1), b.copiers(hogs)...)}}
-	if n == 1 { // "-1" and "-all" are the same
+	if n == 1 { // with one processor the cases "-1" and "-all" are the same
 		cases = slices.Delete(slices.Delete(cases, 3, 4), 1, 2)
 	}
 	for i := range modelRuns {
@@ -223,7 +226,8 @@ type modelCase struct {
 	flows, copies []did
 }
 
-// fill adds a row for each case, and two for the last one, which it predicts from the others.
+// fill adds a row for each case but the last, and two for the last one: the flow's and the hogs', whose rates it
+// predicts from the other cases.
 func (rep *ModelReport) fill(cases []modelCase) {
 	c := calibration{workers: rep.Workers}
 	for _, x := range cases[:len(cases)-1] {
@@ -257,7 +261,7 @@ func (r *ModelRow) holdAgainst(rate float64, bound string) {
 	r.Prediction = &Prediction{Rate: rate, Bound: bound, ErrorPercent: 100 * (rate/r.Measured.Median - 1)}
 }
 
-// spanOf returns the median of an odd number of values, the least and the largest.
+// spanOf returns the median, the least and the largest of an odd number of values.
 func spanOf(values []float64) Span {
 	v := slices.Sorted(slices.Values(values))
 	return Span{Median: v[len(v)/2], Low: v[0], High: v[len(v)-1]}

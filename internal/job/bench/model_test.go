@@ -22,9 +22,7 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 		flow, hog float64
 		bounds    [2]string
 	}{
-		// memory is short
 		{calibration{2, 10, 12, 8, 14}, 1, 6, 6, [2]string{"memory", "memory"}},
-		// the flow cannot use all of its part
 		{calibration{2, 10, 12, 4, 8}, 1, 4, 8, [2]string{"one flow", "memory"}},
 		{calibration{2, 10, 18, 6, 11}, 1, 5.5, 10, [2]string{"processors", "one worker"}},
 		{calibration{4, 10, 20, 9, 30}, 3, 5, 15, [2]string{"memory", "memory"}},
@@ -39,8 +37,8 @@ func TestPredictionOfAFlowBesideHogs(t *testing.T) {
 	}
 }
 
-// A prediction never exceeds the rate alone or the memory's, does not grow with hogs, and does not sink with
-// faster memory.
+// The flow and the hogs are predicted to have at most their rates alone, and together at most the memory's. The flow's
+// rate does not grow with more hogs, and does not sink with faster memory.
 func TestPredictionsAreInOrder(t *testing.T) {
 	rates := []float64{0.5, 3, 7, 12, 40}
 	const most = 1 + 1e-9
@@ -75,7 +73,8 @@ func tinyModel(t *testing.T) *ModelReport {
 	return testkit.Must(Model(t.Context(), Options{Time: 5 * time.Millisecond, cold: 2 * leastPart}))(t)
 }
 
-// How exact a prediction is depends on the machine: only the order of rates is required.
+// How exact a prediction is depends on the machine, so the test does not limit its error. It requires that a flow has
+// at most twice as much of a processor beside hogs as alone, and is predicted to have at most its rate alone.
 func TestModelReport(t *testing.T) {
 	testkit.CheckFDs(t)
 	rep := tinyModel(t)
@@ -124,7 +123,8 @@ func TestModelEndsWithItsContext(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(Model(ctx, o)), context.Canceled)
 }
 
-// A flow through cold memory checks that its frames arrive, also when its memory is used again.
+// coldFlow.arrived finds the payload of the newest frame, also when the flow's memory is used again, and returns an
+// error if it is not there.
 func TestColdFlowsAreChecked(t *testing.T) {
 	c := testkit.Must(newColdFlow(leastPart, nil))(t)
 	defer c.close()
@@ -177,7 +177,7 @@ func TestMemoryOfTheModel(t *testing.T) {
 	}
 }
 
-// The table warns of a busy machine and of too little memory.
+// The table warns of a busy machine, of too little memory, and of a prediction that memory does not bound.
 func TestModelTableSaysWhatIsWrong(t *testing.T) {
 	rep := &ModelReport{Workers: 2, MemoryBytes: 2 << 20, CacheBytes: 1 << 20,
 		Rows: []ModelRow{{About: "x", Unit: GBps, Workers: 2, Processors: 1.99}}}

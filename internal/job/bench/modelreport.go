@@ -1,7 +1,7 @@
 package bench
 
 import (
-	_ "embed" // the schema
+	_ "embed" // for ModelSchema
 	"fmt"
 	"io"
 	"strings"
@@ -59,7 +59,8 @@ type Prediction struct {
 	ErrorPercent float64 `json:"error_percent"` // error of the rate, compared with the measured median
 }
 
-// quiet is the least part of the processors that workers have on a quiet machine.
+// quiet is the least part of the processors that a row's workers have on a quiet machine. The whole is one processor
+// for each worker, but at most ModelReport.Workers.
 const quiet = 0.95
 
 var modelColumns = report.Columns[ModelRow]{
@@ -78,7 +79,7 @@ var modelColumns = report.Columns[ModelRow]{
 
 func prediction(r *ModelRow) *Prediction { return r.Prediction }
 
-// Table prints the report for people.
+// Table prints the report as text.
 func (rep *ModelReport) Table(w io.Writer) error {
 	var b strings.Builder
 	_ = modelColumns.Right(&b, rep.Rows, nil)

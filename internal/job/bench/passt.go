@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// the largest MTU that passt allows, and the MSS that it announces
+// passt's default MTU, and the MSS that it announces with that and pages of 4 KiB
 const (
 	passtMTU = 65520
 	passtMSS = 60 << 10
@@ -24,12 +24,12 @@ const (
 
 var (
 	passtGuest = netip.MustParsePrefix("10.0.2.15/24")
-	passtHost  = netip.MustParseAddr("10.0.2.2") // this machine's loopback, for the guest
+	passtHost  = netip.MustParseAddr("10.0.2.2") // passt maps it to this machine's loopback
 	passtMAC   = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 )
 
-// passtOptions are the fastest options with passt: it has no segmentation offload, and a larger send buffer
-// was no faster.
+// passtOptions are the options with which the stack was fastest of those tried with passt: passt has no segmentation
+// offload, and a larger send buffer was no faster.
 var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
 	SendBuffer: 1 << 20}
 
@@ -48,8 +48,8 @@ func findPasst() string {
 	return ""
 }
 
-// throughPasst connects a guest's stack through passt to a listener of this machine. Driver and stack are the
-// same as with vnic's backend, with other options.
+// throughPasst connects a guest's stack through passt to host, a listener of this machine. It uses the same driver and
+// stack as toHost does with vnic's backend, with other options.
 func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error) {
 	backend, frontend, err := scm.Pair()
 	if err != nil {
@@ -78,7 +78,7 @@ func throughPasst(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	return e, nil
 }
 
-// inSegments splits writes into pieces of passt's MSS.
+// inSegments splits writes into pieces of at most passtMSS bytes.
 type inSegments struct{ net.Conn }
 
 func (s inSegments) Write(b []byte) (n int, err error) {
@@ -90,7 +90,8 @@ func (s inSegments) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// startPasst starts passt with the connection backend, which it closes; end stops passt.
+// startPasst starts passt with a copy of backend as its vhost-user connection, and closes backend, also after an error.
+// end kills passt; it returns an error if passt had exited before with a status other than 0.
 func startPasst(backend *net.UnixConn) (end func() error, err error) {
 	defer backend.Close()
 	file, err := backend.File()

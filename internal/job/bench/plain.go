@@ -12,13 +12,13 @@ var le = binary.LittleEndian
 // layout of a split virtqueue; the indices are Go atomics.
 //
 // This file shares no code with virtq, and does not change: a plainLoop with two rings is the yardstick of
-// the datapath.
+// the rows worker, ring and poll.
 type plainRing struct {
 	size               uint32
 	table, avail, used []byte
-	made               atomic.Uint32 // chains that the driver has made available
+	made               atomic.Uint32 // number of chains that the driver (plainSide) has made available
 	_                  [60]byte      // separate cache lines
-	done               atomic.Uint32 // chains that the loop has given back
+	done               atomic.Uint32 // number of chains that the loop has given back
 	_                  [60]byte
 
 	added, seen uint32 // set by the driver
@@ -26,12 +26,13 @@ type plainRing struct {
 }
 
 const (
-	plainDesc = 16 // address, length, flags, next
+	plainDesc = 16 // bytes of a descriptor: address, length, flags, next
 	plainNext = 1  // VIRTQ_DESC_F_NEXT
-	plainUsed = 8  // head and length
+	plainUsed = 8  // bytes of an entry of the used ring: head and length
 )
 
-// newPlainRing makes a ring in mem. pieces returns the addresses and lengths of a chain's descriptors.
+// newPlainRing makes a ring in mem. The function pieces returns the address and length of each descriptor of a chain;
+// all chains must have equally many.
 func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint64) *plainRing {
 	r := &plainRing{size: chains}
 	per := uint32(len(pieces(0)))
@@ -72,7 +73,8 @@ func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	return uint16(le.Uint32(u)), le.Uint32(u[4:]), true
 }
 
-// plainLoop moves frames from one ring to another: the cost of a switch that does nothing else.
+// plainLoop copies frames from the buffers of ring tx, which lie in src, to those of ring rx, which lie in dst. It does
+// nothing else that a switch does.
 type plainLoop struct {
 	tx, rx *plainRing
 	src    []byte
@@ -85,7 +87,7 @@ func (r *plainRing) give(pos uint32, head uint16, n uint32) {
 	le.PutUint32(u[4:], n)
 }
 
-// round moves at most most frames.
+// round moves as many frames as both rings have chains for, but at most the parameter most.
 func (l *plainLoop) round(most uint32) (frames int, err error) {
 	tx, rx := l.tx, l.rx
 	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)
@@ -125,16 +127,17 @@ func (l *plainLoop) round(most uint32) (frames int, err error) {
 	return frames, nil
 }
 
-// plainSide drives both ends of a plainLoop.
+// plainSide is the driver of both rings of a plainLoop, and runs the loop.
 type plainSide struct {
 	loop  plainLoop
 	batch int
-	frame uint32 // virtio_net_hdr included
+	frame uint32 // length of a frame, virtio_net_hdr included
 	out   int    // frames whose transmit buffers have not come back
 	mem   *memory
 }
 
-// newPlainSide makes a loop with f once, which the transmit chains send, and receive buffers for batch frames.
+// newPlainSide makes a loop with two rings of batch chains, in new memory. All transmit chains point to one copy of f;
+// each receive chain has its own buffer.
 func newPlainSide(f *frame, batch int) (*plainSide, error) {
 	size := f.bufferLen()
 	rings := batch * 64
@@ -196,7 +199,7 @@ func (p *plainSide) take() (frames int, err error) {
 	}
 }
 
-// rounds runs the loop until it has moved this many frames.
+// rounds runs the loop until it has moved at least this many frames; a round that moves none is an error.
 func (p *plainSide) rounds(frames int) error {
 	for moved := 0; moved < frames; {
 		n, err := p.loop.round(burst)

@@ -116,8 +116,9 @@ func (s *testStream) receive(n int) error {
 
 var receiverProfile = flag.String("receiver-profile", "", "file for the CPU profile of BenchmarkReceiver")
 
-// BenchmarkReceiver measures a stream whose payload arrives in GPU memory or in host memory, in frames or GSO
-// packets. `go tool pprof -tags` shows the receiver's part of its profile.
+// BenchmarkReceiver measures a stream whose payload arrives in GPU memory (devmem) or in host memory (copy), and is
+// sent in frames with 1448 bytes of it or in GSO packets. With -receiver-profile, `go tool pprof -tags` shows the
+// receiver's part of the last measured stream's profile.
 func BenchmarkReceiver(b *testing.B) {
 	for _, size := range []string{"1448", "64k"} {
 		for _, mode := range []string{"devmem", "copy"} {
@@ -126,7 +127,7 @@ func BenchmarkReceiver(b *testing.B) {
 				s := newTestStream(b, mode == "devmem", f, lab.Impairment{}, stack.Options{NoGSO: size == "1448"})
 				testkit.OK(b, s.move(b.Context(), 16))
 				b.SetBytes(chunkLen)
-				if *receiverProfile != "" { // with -cpuprofile the test main finds an open file
+				if *receiverProfile != "" { // not -cpuprofile, which leaves its file open: testkit.Main may report that
 					f, err := os.Create(*receiverProfile)
 					testkit.OK(b, err)
 					testkit.OK(b, pprof.StartCPUProfile(f))
@@ -146,8 +147,8 @@ func BenchmarkReceiver(b *testing.B) {
 
 var lossyPairs = flag.Uint64("lossy-pairs", 15, "pairs of transfers of BenchmarkLossy")
 
-// BenchmarkLossy compares receive coalescing on and off over equal links that lose or reorder, and reports
-// medians of ratios.
+// BenchmarkLossy compares receive coalescing on and off over equal links that lose or reorder frames, and reports
+// medians of the ratios of time, segments from the receiver, and retransmissions.
 func BenchmarkLossy(b *testing.B) {
 	const chunks = 64
 	type result struct{ seconds, acks, retransmits float64 }

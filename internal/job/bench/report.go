@@ -1,7 +1,7 @@
 package bench
 
 import (
-	_ "embed" // the schema
+	_ "embed" // for Schema
 
 	"vnic.dev/vnic/internal/report"
 )

@@ -21,27 +21,27 @@ import (
 const (
 	guestRAM  = 16 << 20
 	jumboMTU  = 9000
-	mostBatch = 256     // frames in flight
-	batchLen  = 1 << 20 // bytes in flight
+	mostBatch = 256     // most frames in flight, of all flows together
+	batchLen  = 1 << 20 // most bytes in flight, of all flows together
 )
 
 // side moves frames from transmit rings to receive rings.
 type side interface {
 	send(n int) error
 	room() int
-	take() (frames int, err error) // takes arrived and sent frames, and posts the buffers again
-	rounds(frames int) error       // does the worker's rounds until they have moved this many frames
+	take() (frames int, err error) // takes arrived frames and posts their buffers again; takes back sent frames
+	rounds(frames int) error       // does the worker's rounds until they have moved at least this many frames
 }
 
 type flow struct {
 	from, to           *guest
 	fromQueue, toQueue int
 	tx                 []virtq.Buf
-	src                *stretch // payload of the next frames; nil: all frames have the same
+	src                *stretch // pieces of memory with the payload of the next frames; nil: all frames have the same
 	out                int      // frames whose transmit buffers have not come back
 }
 
-// network is ports of a lab, and flows between them.
+// network is the frontends of a lab's ports, and flows from the first one to the others.
 type network struct {
 	guests []*guest
 	flows  []*flow
@@ -54,11 +54,11 @@ type network struct {
 type shape struct {
 	ports  int // the first port sends to the others
 	queues int // queue pairs of a port: queue i sends to queue i
-	rules  int // flow rules of a receiver for each queue: the last one matches
+	rules  int // flow rules of a receiver for each queue, of which only the last one matches; 0: none
 	frame  int // length of a frame, with its link header
 	mtu    int
 	poll   int // threads that poll the rings; 0: the NICs' workers sleep
-	ram    int // of each guest, in bytes; at least guestRAM
+	ram    int // of each guest, in bytes; less than guestRAM counts as guestRAM
 }
 
 func newNetwork(s shape, log *slog.Logger) (_ *network, err error) {
@@ -113,7 +113,7 @@ func newNetwork(s shape, log *slog.Logger) (_ *network, err error) {
 	return n, nil
 }
 
-// introduce sends a frame from b to a, from which the switch learns b's MAC.
+// introduce sends a frame from b to a, from which the switch learns b's MAC, and waits until it is sent.
 func (n *network) introduce(b, a *guest, mtu int) error {
 	tx, err := b.layOut(newFrame(a.port.MAC, b.port.MAC, tcpPort, 64, mtu))
 	if err != nil {
@@ -126,7 +126,7 @@ func (n *network) introduce(b, a *guest, mtu int) error {
 	return until(func() (bool, error) { k, err := b.sent(0); return k > 0, err })
 }
 
-// steer adds flow rules to b: the last one steers flow q to queue q.
+// steer adds flow rules for queue q to b, as many as the parameter rules: only the last one matches flow q's frames.
 func steer(b *guest, q, rules int) error {
 	for i := range rules {
 		port := uint16(tcpPort + q)
@@ -141,7 +141,8 @@ func steer(b *guest, q, rules int) error {
 	return nil
 }
 
-// begin sends frames of a flow until one arrives: before the receive ring has started they are dropped.
+// begin sends frames of a flow, one at a time, until one arrives: before the receive ring has started they are dropped.
+// Then it takes back all of them.
 func (n *network) begin(l *flow) error {
 	err := until(func() (bool, error) {
 		if l.out == 0 {
@@ -162,7 +163,7 @@ func (n *network) begin(l *flow) error {
 	return err
 }
 
-// until calls f until it returns true or an error. It fails after limits.Bench.
+// until calls f until f returns true or an error. It returns errStuck after limits.Bench.Here().
 func until(f func() (bool, error)) error {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		if ok, err := f(); ok || err != nil {
@@ -227,7 +228,7 @@ func (n *network) take() (frames int, err error) {
 	return frames, nil
 }
 
-// endWorkers ends the workers of the sender's queues: rounds does their work.
+// endWorkers ends the workers of the sender's transmit queues: from then on rounds does their work.
 func (n *network) endWorkers() {
 	n.ended = true
 	for q := range n.guests[0].port.QueuePairs {
@@ -270,8 +271,8 @@ func threadTime() time.Duration {
 // burst is how many frames a round of the plain loop moves at most.
 const burst = 32
 
-// byRounds measures the processor time of a thread that does the worker's rounds, without the time for
-// filling and emptying the rings.
+// byRounds returns a run that measures the processor time in which its thread does the worker's rounds, without the
+// time for filling and emptying the rings.
 func byRounds(s side, batch, payload int) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		runtime.LockOSThread()
@@ -300,8 +301,9 @@ func byRounds(s side, batch, payload int) runFunc {
 	}
 }
 
-// byStream measures the time for a frame from ring to ring while the rings are kept full. meanwhile does the
-// work of a worker without a thread.
+// byStream returns a run that measures the elapsed time for each frame from ring to ring, while the rings are kept
+// full. It calls the function meanwhile again and again, which does the work of the plain loop's worker; a network's
+// workers have their own threads.
 func byStream(s side, payload int, meanwhile func() error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start, last, most := time.Now(), time.Now(), s.room()
@@ -359,7 +361,8 @@ func rounds(size int) openFunc {
 		})
 }
 
-// besidePlain sets up a network and a plain loop, and measures both in the same way.
+// besidePlain returns an openFunc that sets up a network and a plain loop; the function way returns the runs that
+// measure them.
 func besidePlain(s shape, way func(n *network, p *plainSide, payload int) (ours, yardstick runFunc)) openFunc {
 	return func(_ context.Context, log *slog.Logger, r *rig) error {
 		n, err := newNetwork(s, log)

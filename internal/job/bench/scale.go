@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// scale measures the processor time of the sender's workers for a frame of 64 bytes; the yardstick is the
-// same in base.
+// scale measures the processor time of the sender's workers for a frame of 64 bytes in a network of shape many; the
+// yardstick is the same in one of shape base: two ports, one queue, one rule.
 func scale(many shape) openFunc {
 	return func(_ context.Context, log *slog.Logger, r *rig) error {
 		var nets [2]*network

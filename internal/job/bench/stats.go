@@ -29,11 +29,11 @@ func summarize(values []float64) *Interval {
 	}
 }
 
-// outside returns how many of n values lie below the interval; as many lie above it. It is the interval of the
-// sign test (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the true median has
-// a binomial distribution.
+// outside returns how many of n values lie below the interval; as many lie above it. It is the confidence interval of
+// the median by order statistics, as in the sign test (Conover, Practical Nonparametric Statistics, 3.2): the number of
+// values below the true median has a binomial distribution.
 func outside(n int) int {
-	log := -float64(n) * math.Ln2 // of the chance of exactly k values below
+	log := -float64(n) * math.Ln2 // the logarithm of the chance that exactly k values are below the true median
 	sum, k := 0.0, 0
 	for ; k < n/2; k++ {
 		if sum += math.Exp(log); 2*sum > doubt {

@@ -17,8 +17,8 @@ const (
 	svgMargin = 40
 )
 
-// SVG draws the rows' ratios and, in grey, A/A ratios: a line for the interval, a dot for the median, on a
-// logarithmic axis.
+// SVG writes a picture of the rows that have a ratio. It shows the ratios and, in grey, A/A ratios: a line for the
+// interval, a dot for the median, on a logarithmic axis.
 func (rep *Report) SVG(w io.Writer) error {
 	var rows []*Row
 	low, high := 0.5, 2.0
@@ -30,7 +30,7 @@ func (rep *Report) SVG(w io.Writer) error {
 		rows = append(rows, r)
 		low, high = min(low, r.Ratio.Low, r.AA.Low), max(high, r.Ratio.High, r.AA.High)
 	}
-	low, high = math.Max(low, 0.01), math.Min(high, 100) // values beyond are drawn at the edge
+	low, high = math.Max(low, 0.01), math.Min(high, 100) // values beyond low and high are drawn at the edge
 	x := func(v float64) float64 {
 		v = min(max(v, low), high)
 		return svgLeft + svgAxis*math.Log(v/low)/math.Log(high/low)

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table prints the report, one row a line.
+// Table prints the report, one row a line, then a line about the machine and the runs.
 func (rep *Report) Table(w io.Writer) error {
 	if err := columns.Right(w, rep.Rows, func(r *Row) string { return strings.TrimRight(" "+r.Note, " ") }); err != nil {
 		return err
@@ -17,7 +17,7 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// optional returns a cell's function: the text of a part of a row, or "-" without the part.
+// optional returns a function for a column's cells: it returns the text of a part of a row, or "-" if the part is nil.
 func optional[R, P any](part func(*R) *P, text func(*P) string) func(*R) string {
 	return func(r *R) string {
 		if p := part(r); p != nil {
@@ -29,7 +29,7 @@ func optional[R, P any](part func(*R) *P, text func(*P) string) func(*R) string 
 
 func (v *Interval) value() string { return amount(v.Median) }
 
-// amount formats a value with at least three digits.
+// amount formats a value: from 1 on with at least three digits, below with two decimals.
 func amount(v float64) string {
 	switch {
 	case v >= 100:
@@ -51,7 +51,7 @@ func digits(v float64) string {
 
 func (v *Interval) bounds() string { return digits(v.Low) + " - " + digits(v.High) }
 
-// List prints all measurements.
+// List prints the name, unit, description and yardstick of all measurements.
 func List(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, m := range All() {

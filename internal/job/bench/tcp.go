@@ -24,11 +24,11 @@ import (
 const (
 	chunkLen  = 256 << 10
 	gpuQueue  = 1       // receive queue with GPU memory
-	poolHot   = 8 << 20 // with fewer bytes of pages a ring is not full
+	poolHot   = 8 << 20 // bytes of pages: twice what a receive ring takes, so that it is full while others are in use
 	sourceHot = 1 << 20
 )
 
-// footprint has the sizes of the GPU memory that payload is sent from and received in.
+// footprint has the sizes, in bytes, of the GPU memory that payload is sent from (source) and received in (pool).
 type footprint struct{ source, pool int }
 
 var (
@@ -36,15 +36,15 @@ var (
 	cold = footprint{coldLen, coldLen}
 )
 
-// open makes a lab of two guests with GPUs that fit the footprint.
+// open makes a lab of two guests, each with a GPU whose memory is as large as the larger of source and pool.
 func (f footprint) open(mtu int, log *slog.Logger) (*lab.Lab, error) {
 	return lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: gpuQueue + 1,
 		NICOptions: lab.NICOptions{MTU: mtu}},
 		uint64(max(f.source, f.pool))), lab.Options{Log: log})
 }
 
-// betweenGPUs measures payload between the GPUs of two guests, which connect joins. The yardstick copies
-// between two memories of the same sizes.
+// betweenGPUs measures payload from one guest's GPU to another's: the function connect sets r.ours. The yardstick
+// copies from a memory file of the footprint's size source to one of its size pool.
 func (f footprint) betweenGPUs(mtu int, connect func(context.Context, *lab.Lab, *rig) error) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		l, err := f.open(mtu, log)
@@ -83,11 +83,12 @@ func counters(p *lab.Port) control.PortCounters {
 	return c
 }
 
-// transfer returns a run that calls send again and again, for a time, and receive for as many chunks.
+// transfer returns a run that calls send again and again, at least once and for about the time d. Concurrently it calls
+// receive, once for each call of send, until receive fails. Each call moves chunkLen bytes.
 func transfer(send func() error, receive func(n int) error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start := time.Now()
-		due := make(chan struct{}, 1<<10) // an element for each chunk that send has begun and receive has not
+		due := make(chan struct{}, 1<<10) // an element for each call of send for which receive has not been called
 		var g errgroup.Group
 		g.Go(func() error {
 			defer close(due)
@@ -122,7 +123,7 @@ func gpuTCP(f footprint, mtu int, gso bool) openFunc {
 	})
 }
 
-// connectStacks sets r.ours to a connection between two guests' stacks, from the first guest's GPU to the
+// connectStacks connects two guests' stacks, and sets r.ours to a run that sends from the first guest's GPU to the
 // second's.
 func (f footprint) connectStacks(ctx context.Context, l *lab.Lab, o stack.Options, r *rig) error {
 	var stacks [2]*stack.Stack
@@ -216,8 +217,8 @@ func connect(ctx context.Context, a, b *stack.Stack, addr netip.AddrPort) (from,
 // ignore drops an error that follows from another one.
 func ignore(error) error { return nil }
 
-// toHost measures a connection through the gateway between a guest's stack and a socket of this machine. The
-// yardstick is the connection that connect makes.
+// toHost measures a connection through the gateway between a guest's stack and a socket of this machine, in the
+// direction from the guest if out is set. The yardstick is the connection that the function connect makes.
 func toHost(out bool, connect func(ctx context.Context, host *net.TCPListener, r *rig) (*ends, error)) openFunc {
 	return func(ctx context.Context, log *slog.Logger, r *rig) error {
 		host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -264,13 +265,13 @@ func overLoopback(ctx context.Context, host *net.TCPListener, r *rig) (*ends, er
 	}, r)
 }
 
-// dialFrom returns a function that connects a guest's stack to host, at addr.
+// dialFrom returns a function that connects a guest's stack s to the address addr and host's port.
 func dialFrom(s *stack.Stack, addr netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
 	to := netip.AddrPortFrom(addr, host.Addr().(*net.TCPAddr).AddrPort().Port())
 	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
 }
 
-// meet connects to a listener by dial. The rig closes both ends.
+// meet connects to the listener l by the function dial, and accepts the connection. The rig r closes both ends.
 func meet(ctx context.Context, l *net.TCPListener, dial func(context.Context) (net.Conn, error), r *rig,
 ) (e *ends, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Bench.Here())

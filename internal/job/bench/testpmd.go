@@ -23,7 +23,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// testpmd is a running dpdk-testpmd, which forwards between two vhost-user sockets.
+// testpmd is a running dpdk-testpmd, which forwards between two devices, each with a vhost-user socket.
 type testpmd struct {
 	*proc.Child
 	in io.WriteCloser
@@ -60,7 +60,8 @@ func testpmdPath() string {
 	return ""
 }
 
-// startTestpmd starts a testpmd with two virtual devices, and waits until it is ready. The rig ends it.
+// startTestpmd starts a testpmd with two virtual devices on one processor, and waits until it is ready for a command.
+// The rig r ends it.
 func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, args ...string) (*testpmd, error) {
 	t := &testpmd{more: make(chan struct{}, 1)}
 	// stdbuf makes testpmd write each line at once.
@@ -82,7 +83,8 @@ func startTestpmd(ctx context.Context, r *rig, processor int, vdevs [2]string, a
 	return t, err
 }
 
-// await waits until testpmd's output matches what, and returns the submatches.
+// await waits until the output of testpmd that no earlier await has used matches what, and returns the submatches. It
+// fails if testpmd ends, and after limits.Bench.Here().
 func (t *testpmd) await(ctx context.Context, what *regexp.Regexp) ([][]byte, error) {
 	timeout := time.NewTimer(limits.Bench.Here())
 	defer timeout.Stop()
@@ -118,8 +120,8 @@ func (t *testpmd) do(ctx context.Context, command string, says *regexp.Regexp) (
 	return t.await(ctx, says)
 }
 
-// circle is two ports of a testpmd, joined by a switch: the frames of one port go out of the other, and so
-// circle.
+// circle is two ports of a testpmd, joined by a switch: testpmd sends a frame that one port receives out of the other
+// port, and the switch brings it back to the first one.
 type circle struct {
 	front *testpmd
 	sw    *testpmd // nil: vnic is the switch
@@ -128,8 +130,8 @@ type circle struct {
 	burst int
 }
 
-// run makes frames circle for d, at least leastCircling, and counts the frames that came back. It tries again
-// if there are none: a ring may not have started yet.
+// run makes frames circle for d, at least leastCircling, and counts the frames that came back to testpmd's ports. Until
+// limits.Bench.Here() has passed it tries again if there are none: a ring may not have started yet.
 func (c *circle) run(ctx context.Context, d time.Duration) (w work, err error) {
 	for deadline := time.Now().Add(limits.Bench.Here()); ; {
 		w, err = c.once(ctx, max(d, leastCircling))
@@ -173,7 +175,7 @@ func (c *circle) once(ctx context.Context, d time.Duration) (w work, err error) 
 // connect starts the frontend testpmd, which connects to the sockets in dir.
 func (c *circle) connect(ctx context.Context, r *rig, macs [2]wire.MAC) (err error) {
 	var vdevs [2]string
-	// Both ports send from address 0.0.0.0, which belongs to no port.
+	// Both ports send from the IP address 0.0.0.0, which belongs to no port.
 	args := []string{c.bursts(), "--no-lsc-interrupt", "--tx-ip=0.0.0.0,198.18.0.2", "--txpkts=" + strconv.Itoa(c.size)}
 	for i := range vdevs {
 		vdevs[i] = fmt.Sprintf("net_virtio_user%d,path=%s,queue_size=1024,mac=%s", i, c.socket(i), macText(macs[i]))
@@ -189,15 +191,15 @@ func (c *circle) bursts() string { return "--burst=" + strconv.Itoa(c.burst) }
 
 const (
 	leastCircling = 100 * time.Millisecond // a shorter run may end before the first frame is back
-	underWay      = 512                    // frames that circle from each port
+	underWay      = 512                    // frames that each port sends at first, which then circle
 	etherLen      = 14
 	udpHeaders    = 20 + 8
 )
 
 func macText(m wire.MAC) string { return net.HardwareAddr(m[:]).String() }
 
-// aroundOurs joins the circle's ports by vnic's switch, with poll threads or, if poll is 0, workers that
-// sleep.
+// aroundOurs joins the circle's ports by vnic's switch. poll is the number of threads that poll; with 0, workers sleep
+// until they get a kick.
 func (c *circle) aroundOurs(ctx context.Context, log *slog.Logger, poll int, r *rig) error {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: 1, NICOptions: lab.NICOptions{MTU: 1500}}, 0),
 		lab.Options{Log: log, Poll: poll})
@@ -257,7 +259,7 @@ func circling(size, burst, poll int) openFunc {
 			return err
 		}
 		r.undo.Add(func() error { return os.RemoveAll(dir) })
-		// size includes the FCS, 4 bytes
+		// The parameter size includes the FCS, 4 bytes.
 		ours := &circle{dir: filepath.Join(dir, "ours"), size: size - 4, burst: burst}
 		theirs := &circle{dir: filepath.Join(dir, "dpdk"), size: size - 4, burst: burst}
 		r.ours, r.yardstick, r.atLeast = ours.run, theirs.run, true

@@ -11,7 +11,8 @@ import (
 )
 
 // BenchmarkWorker measures a worker's processor time, for profiling: `go test -bench Worker/64 -cpuprofile
-// F`, then `go tool pprof -focus Sender..Round`.
+// F`, then `go tool pprof -focus Sender..Round`. The first may end with FAIL: testkit.Main reports
+// F if it is still open.
 func BenchmarkWorker(b *testing.B) {
 	for _, size := range []int{64, 1514, 64 << 10} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
@@ -32,8 +33,8 @@ func benchRounds(b *testing.B, s shape) {
 	testkit.OK(b, n.close())
 }
 
-// BenchmarkScale measures base and larger networks separately, for profiling and for the minimum of many
-// runs.
+// BenchmarkScale measures the network of shape base (the first one here) and larger ones separately, for profiling and
+// for the minimum of many runs.
 func BenchmarkScale(b *testing.B) {
 	for _, s := range []shape{{ports: 2, queues: 1, rules: 1}, {ports: 64, queues: 1, rules: 1},
 		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {

@@ -14,33 +14,33 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Options are the flags of `vnic block`.
+// Options are the flags and the argument of `vnic block`.
 type Options struct {
 	session.Options
 
-	URL     string // "": a device of the command's own
-	Read    bool   // if Read, Write and Verify are false: Read, and for a device of the command's own all three
+	URL     string // of the user's device (parseTarget); "": a device of the command's own
+	Read    bool   // if Read, Write and Verify are false, Complete sets Read, and without URL all three
 	Write   bool
 	Verify  bool
 	Size    uint64
-	Offset  uint64 // on the device
+	Offset  uint64 // where the Size bytes begin on the device
 	Block   uint64
 	Depth   int
 	Random  bool
-	Content string // ContentUnknown or ContentNBDKit
+	Content string // what the user's device has: ContentUnknown or ContentNBDKit
 	Timeout time.Duration
 
 	target target
 	room   uint64 // GPU memory for data, in bytes
 }
 
-// contents of a user's device
+// Values of Options.Content.
 const (
 	ContentUnknown = ""
-	ContentNBDKit  = "nbdkit-pattern" // each 8 bytes have their own offset, big endian (nbdkit-pattern-plugin)
+	ContentNBDKit  = "nbdkit-pattern" // each aligned 8 bytes are their own offset, big endian (nbdkit-pattern-plugin)
 )
 
-// Defaults returns the options of the command without flags, but with Seed 0.
+// Defaults returns the options of the command without flags, but with Seed 0; without --seed the command draws one.
 func Defaults() Options {
 	o := Options{Options: session.Defaults(), Size: 64 << 20, Block: 128 << 10, Depth: 8,
 		Timeout: time.Duration(limits.Silence)}
@@ -88,7 +88,8 @@ func (o *Options) Complete() (err error) {
 	return o.fit()
 }
 
-// fit sets the GPU memory for data, and returns an error if it is too little.
+// fit sets room and Window. It returns an error if the guest can use too little GPU memory for the page pool and an
+// operation.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {

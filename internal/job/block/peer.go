@@ -25,25 +25,25 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Peer is the server of the device.
+// Peer is the server of the device: the user's, or the command's own.
 type Peer struct {
 	target target
 	text   string
 	start  func(ctx context.Context, s *session.Set) (netip.AddrPort, error)
 	close  func() error
-	child  *proc.Child // process of a server that the command has started; may be nil
+	child  *proc.Child // the nbdkit that the command has started; nil: none
 
 	content     session.Content // content of the device; nil: unknown
 	contentText string
-	// written reports whether the device's n bytes from pos on are the bytes that gen makes, by the server's
-	// memory; nil: unknown.
+	// written reports whether the device's n bytes from pos on are the bytes that gen makes from position 0 on. It
+	// reads them from the disk's memory, not from the server. nil: this process does not see the disk.
 	written     func(pos, n uint64, gen session.Content) bool
 	writtenText string
-	restore     func() // writes content again; may be nil
+	restore     func() // writes content to the disk again; may be nil
 }
 
-// Peer finds or prepares the server, before this process gives up its rights, and sets the options for it.
-// The caller closes the Peer after Do.
+// Peer finds the user's server, or prepares the command's own and sets the options for it. Call it before this process
+// gives up its rights. The caller closes the Peer after Do.
 func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	switch {
 	case o.URL != "":
@@ -54,10 +54,11 @@ func (o *Options) Peer(ctx context.Context) (*Peer, error) {
 	return o.nvmet()
 }
 
-// Close releases what Peer made for the command's own server.
+// Close ends the nbdkit, or releases the disk, that Options.Peer made for the command's own server.
 func (p *Peer) Close() error { return p.close() }
 
-// claim makes the broker send signals to the server's process, which the sandbox forbids to this one.
+// claim makes Close signal the nbdkit by the broker, because the sandbox forbids this process to signal others. Without
+// an nbdkit or a broker it does nothing.
 func (p *Peer) claim(b *broker.Client) error {
 	if p.child == nil || b == nil {
 		return nil
@@ -82,14 +83,14 @@ func (o *Options) foreign(ctx context.Context) (*Peer, error) {
 	return p, nil
 }
 
-// the command's own NVMe/TCP target
+// Names of the command's own NVMe/TCP target: its subsystem, its guest, and the serial number of its disk.
 const (
 	ownNQN    = "nqn.2026-01.dev.vnic:disk"
 	ownServer = "target"
 	serial    = "disk"
 )
 
-// nvmet returns the Peer for Linux's NVMe/TCP target in a second guest, whose disk is memory of the host.
+// nvmet returns the Peer for Linux's NVMe/TCP target in a second guest, with a disk in the host's memory.
 func (o *Options) nvmet() (*Peer, error) {
 	size := (o.Offset + o.Size + 1<<20 - 1) &^ (1<<20 - 1)
 	if err := memavail.Enough(size, "/"); err != nil {
@@ -99,7 +100,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err)
 	}
-	// The sandbox lets this process write to no file: map the disk.
+	// The disk is mapped because the sandbox forbids pwrite(2).
 	mem, err := unix.Mmap(int(disk.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("a disk of %s: %w", lab.FormatBytes(size), err), disk.Close())
@@ -128,7 +129,7 @@ func (o *Options) nvmet() (*Peer, error) {
 	return p, nil
 }
 
-// nbdkit starts nbdkit with its memory plugin, on loopback.
+// nbdkit starts nbdkit with its memory plugin, waits until it listens on loopback, and returns its Peer.
 func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 	path, err := exec.LookPath("nbdkit")
 	if err != nil {
@@ -168,7 +169,7 @@ func (o *Options) nbdkit(ctx context.Context) (*Peer, error) {
 		p.content, p.contentText = func(b []byte, _ uint64) { clear(b) }, "zeros" // a new disk has zeros
 	}
 	if o.Write && len(o.Modes) > 1 {
-		p.content = nil // the first mode writes to the disk
+		p.content = nil // unknown in all modes, as later ones read what the first one has written
 	}
 	return p, nil
 }

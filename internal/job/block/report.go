@@ -25,7 +25,7 @@ type Report struct {
 	size uint64
 }
 
-// Device is the server's description of the device.
+// Device describes the device, as its server does; ReadOnly is false for an NBD device in a run without writes.
 type Device struct {
 	Name        string `json:"name"`
 	Bytes       uint64 `json:"bytes"`
@@ -41,16 +41,16 @@ type Run struct {
 	What string `json:"what"` // Read, Write or ReadBack
 	session.Moved
 	Operations uint64   `json:"operations"`
-	P50        float64  `json:"p50_us"` // largest value of the rounds, like P99 and Max
+	P50        float64  `json:"p50_us"` // of successful operations; P50, P99 and Max are the largest of all rounds
 	P99        float64  `json:"p99_us"`
 	Max        float64  `json:"max_us"`
 	Failed     uint64   `json:"failed"`
 	Errors     []string `json:"errors,omitempty"`
-	Messages   uint64   `json:"messages"` // heads of messages of the protocol
+	Messages   uint64   `json:"messages"` // received headers (block.Stats)
 	Rounds     int      `json:"rounds"`
 }
 
-// Kinds of a Run.
+// Values of Run.What.
 const (
 	Read     = "read"
 	Write    = "write"

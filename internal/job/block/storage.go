@@ -2,10 +2,10 @@
 // them from there, over NVMe/TCP or NBD (packages block/nvmetcp and block/nbd).
 //
 // The device is one that the user names, behind the gateway, or the command's own: Linux's NVMe/TCP target in
-// a second guest, whose disk is memory of the host, or nbdkit beside in-process guests. The host proves the
+// a second guest, with a disk in the host's memory, or nbdkit for an in-process guest. The host proves the
 // transfers. It compares the bytes read into GPU memory with the disk's content, if it knows the content.
-// After a write it compares what is on the disk of its own target, and with Options.Verify what a second read
-// brings back. The NIC counts in which memory payload lay.
+// After a write to its own NVMe/TCP target it compares what is on the disk with what was to be written, and with
+// Options.Verify, on any device, what a second read brings back. The NIC counts in which kind of memory payload lay.
 package block
 
 import (
@@ -23,10 +23,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof means that the operations ended, but the results contradict the proof.
+// ErrProof means that the operations ended, but failed, moved wrong bytes, or used another memory than they should.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// Do does the operations in each mode, and returns the report, also with an ErrProof.
+// Do does the operations in each mode, and returns the report, also with an ErrProof, but with no other error.
 func Do(ctx context.Context, o *Options, p *Peer) (*Report, error) {
 	if err := p.claim(o.Broker); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 		return fmt.Errorf("%s: %w", u.peer.text, err)
 	}
 	u.rep.Device = Device{Name: info.Name, Bytes: info.Size, BlockSize: info.BlockSize, MaxTransfer: info.MaxTransfer,
-		// An NBD device opened for reading only is reported as read-only.
+		// Package nbd reports each device that it opened without writes as read-only, also if the server does not.
 		MaxDepth: info.MaxDepth, ReadOnly: info.ReadOnly && (u.Write || t.protocol != transfer.NBD)}
 	if err := u.fits(&u.rep.Device); err != nil {
 		return err
@@ -100,7 +100,8 @@ func (u *use) mode(ctx context.Context, mode string, server netip.AddrPort, numb
 	return transfer.CloseStorage(ctx, u.guest.Ops)
 }
 
-// fits returns an error if the device does not support the options.
+// fits returns an error if the device is too small, does not take operations of this size or at these offsets, or is
+// read-only and Write is set.
 func (u *use) fits(d *Device) error {
 	switch {
 	case u.Offset > d.Bytes || u.Size > d.Bytes-u.Offset:
@@ -127,7 +128,7 @@ func nbdkitPattern(b []byte, pos uint64) {
 	}
 }
 
-// all does a kind of operation over Options.Size bytes, in rounds that fit GPU memory.
+// all does the operations of the kind r.What over Options.Size bytes, in rounds that fit into room.
 func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	room := u.room / u.Block * u.Block
 	if u.room >= u.Size {
@@ -153,8 +154,8 @@ func (u *use) all(ctx context.Context, r *Run, content session.Content) error {
 	return nil
 }
 
-// round transfers the bytes [done, done+n) of Options.Size. right is false if an operation failed, or bytes
-// are wrong.
+// round transfers the bytes [done, done+n) of the Options.Size bytes at Options.Offset. right is false with an error,
+// if an operation failed, or if bytes are known to be wrong.
 func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session.Content) (right bool, err error) {
 	g, pos := u.guest, u.Offset+done
 	gen := content.From(pos)
@@ -192,7 +193,7 @@ func (u *use) round(ctx context.Context, r *Run, done, n uint64, content session
 	return err == nil && first == n, err
 }
 
-// wrong lists what contradicts the proof.
+// wrong lists failed operations, missing or wrong bytes, and payload in another memory than the mode requires.
 func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	place := &r.RX
 	if r.What == Write {
@@ -204,7 +205,7 @@ func (r *Run) wrong(size uint64, p2p bool) (f report.Findings) {
 	return append(f, r.Misplaced(r.Mode, p2p, place, r.What != Write && place.Host > 0)...)
 }
 
-// check returns an ErrProof for results that contradict the proof.
+// check returns an ErrProof if something is wrong in a Run.
 func (r *Report) check() error {
 	return report.Prove(ErrProof, r.Runs, func(x *Run) (string, report.Findings) {
 		return "mode " + x.Mode + ", " + x.What, x.wrong(r.size, r.P2P)

@@ -53,7 +53,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Each aligned 8 bytes are their own offset, wherever a read begins.
+// Each aligned 8 bytes are their own offset on the device, wherever a read begins.
 func TestNBDKitPattern(t *testing.T) {
 	var all [64]byte
 	nbdkitPattern(all[:], 1<<20)
@@ -74,8 +74,8 @@ func TestOffsets(t *testing.T) {
 	const size = 1 << 20
 	for _, c := range []struct {
 		offset uint64
-		says   string // of Complete; "": none
-		device uint64 // smallest device that fits
+		says   string // part of Complete's error; "": none
+		device uint64 // bytes of the smallest device that fits
 	}{
 		{0, "", size}, {1<<40 + 512, "", 1<<40 + 512 + size}, {5 << 40, "", 5<<40 + size}, {1 << 62, "", 1<<62 + size},
 		{math.MaxInt64 - size, "", math.MaxInt64}, {math.MaxInt64 - size + 1, "any device may have", 0},
@@ -97,7 +97,7 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
-// A disk that does not fit into memory is refused before it is made.
+// A disk of the command's own that does not fit into the available memory is refused.
 func TestOffsetBeyondMemory(t *testing.T) {
 	o := Defaults()
 	o.Offset = 1 << 62

@@ -18,16 +18,16 @@ type target struct {
 	protocol  string
 	host      string
 	port      uint16
-	name      string // NQN or export
+	name      string // the subsystem's NQN, or the NBD export's name
 	namespace uint32
 }
 
-// ports that IANA has assigned
+// defaultPorts are the ports that IANA has assigned, by protocol.
 var defaultPorts = map[string]uint16{transfer.NVMeTCP: 4420, transfer.NBD: 10809}
 
 const form = "nvme-tcp://HOST[:PORT]/NQN[?nsid=N] or nbd://HOST[:PORT]/[EXPORT]"
 
-// parseTarget parses the forms of URLs that form has (the NBD project's uri.md).
+// parseTarget parses a URL as the text form describes it; nbd:// is the NBD project's (uri.md).
 func parseTarget(s string) (t target, err error) {
 	wrong := func(why string) (target, error) { return t, fmt.Errorf("%s: %s: %s", s, why, form) }
 	u, err := url.Parse(s)
@@ -67,7 +67,7 @@ func parseTarget(s string) (t target, err error) {
 	return t, nil
 }
 
-// resolve returns the target's address for guests: for this machine the gateway's.
+// resolve returns the target's address for guests: for a host that is this machine's loopback the gateway's.
 func (o *Options) resolve(ctx context.Context) (netip.AddrPort, error) {
 	t, family := &o.target, o.Family
 	list, err := net.DefaultResolver.LookupNetIP(ctx, fmt.Sprint("ip", family), t.host)

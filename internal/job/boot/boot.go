@@ -27,14 +27,14 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// runner has the guests of `vnic boot`, and what close releases.
+// runner is a run of `vnic boot`, or the making of an Image. close releases what it has.
 type runner struct {
-	*session.Session // nil before it is open
+	*session.Session // nil before Do has opened it
 	opt              *Options
 	program          *program
 	uroot            *guestimages.Userland // u-root's commands; nil: none
 	images           *images
-	tools            *packages // of --tools; nil: none
+	tools            *packages // the packages of --tools; nil: none
 	guests           []*guest
 	logs             []*log // one for each guest; nil without LogDir
 	undo             undo.Stack
@@ -45,14 +45,14 @@ type runner struct {
 
 type images struct {
 	*machine.Images
-	files *os.File // an archive
-	size  int64
+	files *os.File // the archive of the user's files
+	size  int64    // of files, in bytes
 }
 
-// Do boots the guests, runs the program in them and returns its exit status: with several guests the first
-// that is not 0, in the order of the guests or, with EndFirstFailure, of time. When ctx ends, when the user
-// leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and returns the cause. The lab is closed
-// when Do returns.
+// Do boots the guests, runs the program in them and returns its exit status: of several guests the first
+// that is not 0 (0: there is none), in the order of the guests or, with EndFirstFailure, of time. When ctx ends, when
+// the user leaves by Ctrl-] q, or after Options.Timeout, Do ends the guests and returns the cause as its error. The lab
+// is closed when Do returns.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
 	ctx, leave := context.WithCancelCause(ctx)
@@ -90,7 +90,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	o.Stage = func(s session.Step) {
 		if s.Stage == "boot" {
 			o.stage("booting")
-			l.alive.Stage("") // guests report their own states now
+			l.alive.Stage("") // from now on l.alive has a state for each guest
 		}
 	}
 	if l.Session, err = session.Open(ctx, &o.Common, w); err != nil {
@@ -157,8 +157,8 @@ func (l *runner) find(ctx context.Context) error {
 	return nil
 }
 
-// fetch finds the kernel and, unless it is for an Image, QEMU, and makes the initramfs and the archive of the
-// user's files.
+// fetch finds or fetches the kernel and, unless it is for an Image, QEMU, and makes the initramfs and the archive of
+// the user's files.
 func (l *runner) fetch(ctx context.Context) error {
 	if err := l.find(ctx); err != nil {
 		return err
@@ -185,8 +185,8 @@ func (o *Options) drivers(between string) string {
 	return strings.Join(list, between)
 }
 
-// initrd makes the initramfs, without the modules for devmem programs if the kernel lacks them. Drivers of a
-// kernel without modules may be built in.
+// initrd makes the initramfs. If the kernel lacks modules for devmem programs, it leaves them out. If the kernel came
+// without modules, it adds neither these nor drivers of NICs, which may be built in.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error {
@@ -245,11 +245,11 @@ func (l *runner) files() error {
 	return err
 }
 
-// errFirstFailure is the cause of the programs' end after one has failed, with EndFirstFailure.
+// errFirstFailure is the cause of the other programs' end after one has failed, with EndFirstFailure.
 var errFirstFailure = errors.New("another guest's program has failed")
 
-// run runs the program in the guests, and the lab file's script, until the programs have ended. A guest's
-// error ends the others.
+// run runs the program in the guests, and the lab file's script, until the programs have ended, and returns the exit
+// status for Do. An error of a guest, other than a program's exit status, ends the other programs.
 func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
@@ -284,7 +284,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return cmp.Or(ends.first, cmp.Or(status...)), nil
 }
 
-// close ends the guests, closes the lab, and releases the rest.
+// close gives the terminal back, ends the guests, closes the lab, and releases the rest.
 func (l *runner) close() error {
 	if l.terminal != nil {
 		l.terminal.Close()

@@ -68,13 +68,14 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// With virtio a guest has a second NIC, which can address the GPU.
+// With virtio a guest has a second NIC, which the kernel does not drive. No two NICs have the same MAC, and no two
+// entries of a guest's hosts file the same address.
 func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for nic, each := range map[string]int{lab.Virtio: 2, lab.GVE: 1} {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
-		o.Forwards = nil // a forwarded port would be a port of this machine
+		o.Forwards = nil // for a forward, the gateway would listen at a port of this machine
 		services := testkit.Must(o.gateway())(t)
 		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: services}))(t)
 		seen := map[string]bool{}
@@ -110,7 +111,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// VNIC_GPU is set only where the kernel's sockets can receive into GPU memory.
+// VNIC_GPU is set only if the kernel drives a NIC that reaches a GPU; the other variables are those of the NIC.
 func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	for _, c := range []struct {
 		nic    string
@@ -193,7 +194,7 @@ func TestCommandsOfACacheThatIsAFile(t *testing.T) {
 	}
 }
 
-// A program is looked for in the packages of --tools, on this machine, then among u-root's commands.
+// A program is looked for first in the packages of --tools, then on this machine, then among u-root's commands.
 func TestCommandsAreThePackagesFirst(t *testing.T) {
 	testkit.Source(t)
 	o := good()

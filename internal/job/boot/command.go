@@ -23,7 +23,7 @@ type program struct {
 	args  []string
 	dir   string
 	files *guestimages.Overlay
-	terms []string // terminals (TERM) on which it may run
+	terms []string // values of TERM with which it may run
 	env   []string
 
 	userland func() (*guestimages.Userland, error)
@@ -35,7 +35,7 @@ type UseError struct{ Err error }
 func (e *UseError) Error() string { return e.Err.Error() }
 func (e *UseError) Unwrap() error { return e.Err }
 
-// prepare finds the command and its files on this machine, before a guest boots.
+// prepare finds the command and the files for the guests, before a guest boots.
 func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error) {
 	p := &program{args: o.Command, files: guestimages.NewOverlay(), dir: "/", userland: o.userland(ctx),
 		terms: []string{os.Getenv("TERM")}}
@@ -67,7 +67,7 @@ func (o *Options) prepare(ctx context.Context, tools *packages) (*program, error
 	return p, nil
 }
 
-// explain adds the flag to an error, and makes it an assets.Missing, with advice, or a UseError.
+// explain adds the flag, if any, to an error, and makes it an assets.Missing, with advice, or a UseError.
 func (o *Options) explain(flag string, err error) error {
 	if flag != "" {
 		err = fmt.Errorf("%s: %w", flag, err)
@@ -99,14 +99,14 @@ func (p *program) copy(arg string) error {
 	if !ok {
 		guest = abs
 	}
-	if strings.HasSuffix(guest, "/") && !strings.HasSuffix(host, "/") { // as cp does
+	if strings.HasSuffix(guest, "/") && !strings.HasSuffix(host, "/") { // into the directory guest, as cp does
 		guest = path.Join(guest, filepath.Base(abs))
 	}
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program: the guest's tool devmem, a path that --copy has filled, a program of the
-// packages of --tools, a program of this machine, which is copied, or one of u-root's commands.
+// command finds the program, in this order: the guest's tool devmem, a path that --copy has filled, a program of the
+// packages of --tools, a program of this machine, which is copied, one of u-root's commands.
 func (p *program) command(name string, tools *packages) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd
@@ -151,7 +151,7 @@ func (p *program) command(name string, tools *packages) error {
 	return nil
 }
 
-// copied selects a program from --copy, and copies a script's interpreter.
+// copied selects a program from --copy, and adds its interpreter if it is a script, and Tools if there is a shell.
 func (p *program) copied(path string) error {
 	p.path = path
 	if err := p.files.Script(path); err != nil {
@@ -163,7 +163,8 @@ func (p *program) copied(path string) error {
 	return nil
 }
 
-// script reports whether the guest's files include a shell: a script's interpreter, or one that --copy brought.
+// script reports whether the guest's files include a shell in /bin or /usr/bin: a script's interpreter, or one that
+// --copy brought.
 func (p *program) script() bool {
 	for s := range shells {
 		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
@@ -173,7 +174,7 @@ func (p *program) script() bool {
 	return false
 }
 
-// usable reports whether the guest can make a directory at this path.
+// usable reports whether files for the guest may lie in this directory.
 func usable(dir string) bool {
 	for _, d := range []string{"/proc", "/sys", "/dev", "/vnic"} {
 		if dir == d || strings.HasPrefix(dir, d+"/") {
@@ -183,7 +184,7 @@ func usable(dir string) bool {
 	return true
 }
 
-// system adds what programs expect of a system, but replaces no copied file.
+// system adds directories and files of /etc that programs expect, but replaces no copied file.
 func (p *program) system() {
 	for _, dir := range []string{"/root", "/run", "/var/tmp", "/var/log", "/tmp"} {
 		p.files.Dir(dir)

@@ -16,11 +16,11 @@ const (
 type ends struct {
 	runner *runner
 	mu     sync.Mutex
-	first  int // under mu: the first failure's status, with EndFirstFailure
+	first  int // under mu: the first failure's status, with EndFirstFailure; else 0
 }
 
-// tell records that a guest's program has ended, and may note it for the user. With EndFirstFailure the first
-// failure calls stop.
+// tell records that a guest's program has ended, and may note it for the user. With EndFirstFailure it calls stop for
+// the first program that has failed, and notes nothing after that.
 func (e *ends) tell(g *guest, status int, stop func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -67,7 +67,8 @@ func goBuild(ctx context.Context, to, what string) error {
 	return nil
 }
 
-// A line "[GUEST] == NAME STATUS" ends the output of a program.
+// sections splits guests' output by programs: a line "[GUEST] == NAME STATUS" ends the output of a program in a guest,
+// whose key in the result is "NAME STATUS".
 func sections(out string) map[string]string {
 	found, lines := map[string]string{}, map[string][]string{}
 	for line := range strings.Lines(out) {
@@ -112,7 +113,7 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	t.Chdir(dir)
 
 	// Guest 0 runs receivers, guest 1 senders; pour is a sender without devmem. At its end the script counts the
-	// epoll descriptors that watch the results channel: with two, messages would stay unread (internal/boot,
+	// epoll descriptors that watch the results channel: with two, messages could stay unread (internal/boot,
 	// openResults).
 	const script = `
 polls() {

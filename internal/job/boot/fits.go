@@ -7,19 +7,20 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A guest's kernel needs keptByKernel and a 32nd of all memory (measured with Linux 6.12 and 7.2). rootfs
+// A guest's kernel needs keptByKernel bytes and a 32nd of all memory (measured with Linux 6.12 and 7.2). rootfs
 // takes at most half of the rest (Linux mm/shmem.c, shmem_default_max_blocks); leftForPrograms bytes of that
 // half are kept free.
 const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32
 	leftForPrograms = 4 << 20
-	// QEMU loads an initramfs below 2 GiB (hw/i386/x86-common.c).
+	// QEMU loads an initramfs into the RAM below 4 GiB (hw/i386/x86-common.c), of which q35 has 2 GiB in a guest with
+	// enough RAM for such an archive (hw/i386/pc_q35.c).
 	maxArchive = 2<<30 - 1<<20
 )
 
-// checkFits returns an error if files bytes of files do not fit into a guest beside an initramfs of image
-// bytes; image is 0 before that is made.
+// checkFits returns an error if as many bytes of files as the parameter files do not fit into a guest beside an
+// initramfs of as many bytes as the parameter image, which is 0 before the initramfs is made.
 func (o *Options) checkFits(files, image uint64) error {
 	all := files + image
 	if all > maxArchive {
@@ -27,11 +28,11 @@ func (o *Options) checkFits(files, image uint64) error {
 			"this machine, by its name gateway", files>>20, (maxArchive-image)>>20)
 	}
 	free := freeFor(o.Memory)
-	var node uint64 // GPU memory that is a NUMA node counts for the size of rootfs
+	var node uint64 // bytes of GPU memory that is a NUMA node: Linux counts it for the size of rootfs
 	if m, _ := lab.LookupModel(o.NIC); o.Lab == nil && m.Node && o.GPUDriver != lab.DriverVNICGPU {
 		node = o.GPUMemory
 	}
-	// The archive and its files are in memory at the same time.
+	// The archive and its files are in memory at the same time, and rootfs takes half of what the archive leaves.
 	if most := min(free/2, (free+node)/3); all+leftForPrograms > most {
 		need := o.Memory
 		for step := uint64(2 << 20); min(freeFor(need)/2, (freeFor(need)+node)/3) < all+leftForPrograms; {

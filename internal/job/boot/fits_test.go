@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Guests were booted with sizes such as these.
 func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	const mb, image = uint64(1 << 20), uint64(13 << 20)
 	for _, c := range []struct {
@@ -41,7 +40,7 @@ func TestFilesThatDoNotFitAreRefusedWithWhatWouldDo(t *testing.T) {
 	}
 }
 
-// The proposed --memory is enough.
+// The --memory that the error proposes is enough.
 func TestMemoryThatIsSaidToDoDoes(t *testing.T) {
 	for _, driver := range []string{lab.DriverNode, lab.DriverVNICGPU} {
 		for files := uint64(30 << 20); files < 1<<31-1<<26; files += 37 << 20 {

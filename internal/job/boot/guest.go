@@ -26,16 +26,17 @@ type guest struct {
 	place
 	runner  *runner
 	network guestnet.Result
-	ran     bool // its program has ended
+	ran     bool // its program has ended, with any exit status
 }
 
-// kernelLog is the log level for consoles that LogDir keeps: debugging messages would delay a boot on the
-// slow serial line. Options.Append follows it on the command line.
+// kernelLog is the kernel's log level on consoles that LogDir keeps: all messages but those for debugging, which would
+// delay a boot on the slow serial line. Options.Append follows it on the command line, and may change it.
 const kernelLog = "loglevel=7"
 
 const forever = 365 * 24 * time.Hour // as a time limit: practically none
 
-// complete fills in what only vnic boot has in guest i's configuration. done closes the disks of --tools.
+// complete sets the parts of guest i's configuration that come from the options of vnic boot. done closes the disks of
+// --tools.
 func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	o := l.opt
 	c.Agent = agent.Config{Hostname: c.Name, Port: true}
@@ -43,7 +44,7 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 	c.Append, c.Args, c.ResultsPort = o.Append, o.QEMUArgs, true
 	if o.GDB != 0 {
 		port := o.GDB + i
-		ownports.Add(uint16(port)) // QEMU holds the port
+		ownports.Add(uint16(port)) // QEMU will listen there
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
 		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // debugging a boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", c.Name, port)
@@ -57,7 +58,7 @@ func (l *runner) complete(c *machine.Config, i int) (done func(), err error) {
 }
 
 // start prepares a booted guest for the program: its network, the packages of --tools, and gpusocket if the
-// kernel drives a NIC that reaches a GPU.
+// kernel drives a NIC that reaches a GPU. It notes for the user what differs from the lab, and what is not ready.
 func (g *guest) start(ctx context.Context) (err error) {
 	o, im := g.runner.opt, g.runner.images
 	if g.network, err = guestnet.Apply(ctx, g.QEMU.Agent(), o.network(g.place)); err != nil {
@@ -121,7 +122,7 @@ func (g *guest) env() []string {
 	return append(env, o.given()...)
 }
 
-// run runs the program in the guest, and returns its exit status as a shell does.
+// run runs the program in the guest, and returns its exit status as a shell does: after a signal 128 plus its number.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := guestexec.Run(ctx, g.QEMU.Agent(), guestexec.Command{Path: p.path, Args: p.args, Env: g.env(),

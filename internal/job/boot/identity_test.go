@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// --allow-mac applies to every NIC, and each guest's addresses, also for devmem programs, are reserved for
-// it.
+// --allow-mac applies to every NIC. No port of another guest may have the addresses of a guest's kernel and of its
+// devmem programs.
 func TestGuestsHaveTheirAddresses(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20,

@@ -17,7 +17,7 @@ import (
 )
 
 // Image has the files from which a guest boots under a QEMU that vnic does not start. The guest configures
-// its network by itself and runs the program on its console.
+// its network by itself and runs the program, or a shell, on its console.
 type Image struct {
 	Kernel assets.Kernel
 	Append string
@@ -26,8 +26,8 @@ type Image struct {
 	config agent.Config
 }
 
-// NewImage makes an Image. Of the options for machines and networks it uses only NIC, GPUDriver, Memory and
-// GPUMemory; Guests must be 1. The caller closes the image.
+// NewImage makes an Image. Of the options for machines and networks it uses only NIC, GPUDriver, Memory,
+// GPUMemory and Append; Guests must be 1 and Lab nil. The caller closes the image.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
@@ -71,7 +71,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	return i, nil
 }
 
-// imageEnv returns the part of a program's environment that is known before its guest boots.
+// imageEnv returns the part of the environment of an image's program that is known before its guest boots.
 func (o *Options) imageEnv(tools *packages) []string {
 	env := append(plainEnv(tools), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
@@ -80,10 +80,11 @@ func (o *Options) imageEnv(tools *packages) []string {
 	return append(append(env, limits.Environ()...), o.given()...)
 }
 
-// imageTerms are values of TERM for an image's console; the first one suits most terminals.
+// imageTerms are the values of TERM whose terminfo an image with a shell gets, as far as this machine has it. TERM is
+// the first one, which suits most terminals.
 var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
 
-// plainEnv returns the environment that any program expects.
+// plainEnv returns the environment that any program expects, with the programs of t in PATH, unless t is nil.
 func plainEnv(t *packages) []string {
 	path := guestimages.Path
 	if t != nil {
@@ -103,7 +104,7 @@ func (o *Options) given() (env []string) {
 	return env
 }
 
-// WriteInitrd writes the initramfs.
+// WriteInitrd writes the initramfs, with the user's files.
 func (i *Image) WriteInitrd(w io.Writer) error {
 	r, err := i.runner.images.Initrd(i.config)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// counted has sums of the NICs' counters.
+// counted is a service of the lab whose Close adds up the NICs' counters: payload received in GPU memory (device), and
+// payload, sent or received, that was bounced by host memory.
 type counted struct {
 	lab             *lab.Lab
 	device, bounced uint64
@@ -44,7 +45,8 @@ func (c *counted) Close() error {
 	return nil
 }
 
-// The output of vnic lab show is a lab file for boot. boot refuses some names of guests, and uses each MAC once.
+// boot takes what vnic lab show prints for a preset. It refuses some names of guests, and gives each NIC a MAC of its
+// own.
 func TestLabsThatAreTaken(t *testing.T) {
 	full := testkit.Must(testkit.Must(labfile.Load("pair", nil))(t).YAML())(t)
 	for text, want := range map[string]string{
@@ -82,7 +84,8 @@ func TestLabsThatAreTaken(t *testing.T) {
 	}
 }
 
-// differences returns an error if a device of the lab is missing or elsewhere in the guest's tree.
+// differences lists the pairs of NIC and GPU that the guest's kernel judges otherwise than the lab. It returns an error
+// if a device of the lab is missing or elsewhere in the guest's tree.
 func TestTreesAreCompared(t *testing.T) {
 	o := good()
 	testkit.OK(t, o.Take(testkit.Must(labfile.Load("acs", nil))(t)))
@@ -108,7 +111,7 @@ func TestTreesAreCompared(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(g.differences(seen)), "nic0 is at "+nic+", and not at "+gpu0)
 }
 
-// Programs find a lab file's devices by name; bytes sent over a rail arrive in its GPU.
+// Programs find a lab file's devices by name; bytes that a NIC receives arrive in the GPU below the same switch.
 //
 // Invariant: vnic boot: A guest of a lab file has all its NICs and GPUs, each in its place.
 func TestGuestsOfALabUseAllTheirNICs(t *testing.T) {

@@ -11,12 +11,12 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrRemoved means that a NIC or a GPU was removed from its guest while a transfer used it, for example with
-// the command "nic a.nic0 remove".
+// ErrRemoved means that a transfer did not succeed, and that its NIC or GPU, or another GPU that its NIC may address,
+// has been removed from the guest or is being removed: for example by "nic a.nic0 remove".
 var ErrRemoved = errors.New("removed while it was used")
 
-// removed lists the stream's NICs and GPUs on this host that are removed, or else the other removed GPUs that
-// its NICs reach, whose removal may also stop a NIC.
+// removed returns the names of the stream's NICs and GPUs on this host that are removed or being removed. If there
+// are none, it returns the names of other such GPUs that its NICs may address: a NIC that has used one stops, too.
 func (s *stream) removed() (used []string) {
 	var idle []string
 	for _, e := range s.here() {
@@ -46,8 +46,8 @@ func (s *stream) blameRemoval(err error) error {
 	return err
 }
 
-// lateTokens returns a lab.GuestFaults.LateTokens: a function that makes the ends at NIC i return tokens with
-// a delay.
+// lateTokens returns a function for lab.GuestFaults.LateTokens. It makes those of ends that are at NIC i of their
+// guest delay the return of the tokens of received data by the time given.
 func lateTokens(ends ...*end) func(i int, by time.Duration) error {
 	return func(i int, by time.Duration) error {
 		ctx, cancel := context.WithTimeout(context.Background(), limits.Ask.Here())

@@ -28,7 +28,7 @@ import (
 // transfer. Each vnic also has a port of its own on the joined network, over which they wait for each other
 // and exchange their verdicts (peer).
 
-// Half says which guest of the lab ran on this host.
+// Half names the lab's guest on this host and the other one, and has the other host's verdict.
 type Half struct {
 	Guest string `json:"guest"` // the guest on this host
 	Peer  string `json:"peer"`  // the guest on the other host
@@ -41,7 +41,7 @@ func (o *Options) away(i int) bool {
 	return o.Half != "" && o.Lab != nil && i < len(o.Lab.Guests) && o.Lab.Guests[i].Name != o.Half
 }
 
-// LabMemory returns how many bytes of memory a lab's guests on this host need.
+// LabMemory returns how many bytes of memory a lab's guests on this host have: of GPUs and, in QEMU, RAM.
 func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	part := *l
 	part.Guests, part.Machines = nil, nil
@@ -53,7 +53,7 @@ func (o *Options) LabMemory(l *labfile.Lab) uint64 {
 	return part.Memory(!o.InProc)
 }
 
-// here returns the numbers of the guests on this host and on the other; without Half 0 and 1.
+// here returns the number of the guest on this host and that of the other guest; without Half 0 and 1.
 func (o *Options) here() (self, other int) {
 	if o.away(0) {
 		return 1, 0
@@ -90,8 +90,8 @@ func (o *Options) checkHalf() error {
 	return o.checkOwn()
 }
 
-// checkOwn returns an error if a NIC of the lab file has a MAC of the vnics' ports, or an address in their
-// subnet.
+// checkOwn returns an error if a NIC of the lab file has the MAC of one of the vnics' own ports, or an IPv4 subnet
+// that overlaps theirs.
 func (o *Options) checkOwn() error {
 	for n := range o.Lab.AllNICs() {
 		for i := range 2 {
@@ -108,10 +108,10 @@ func (o *Options) checkOwn() error {
 	return nil
 }
 
-// hello returns the settings and the lab on which the hosts must agree.
+// hello returns this host's hello: its guest, and the settings and the lab on which the hosts must agree.
 func (o *Options) hello() (hello, error) {
 	l := *o.Lab
-	l.Uplinks = nil // each host has its own
+	l.Uplinks = nil // the hosts' uplinks may differ
 	text, err := l.YAML()
 	h := hello{Guest: o.Half, Lab: string(text)}
 	for _, s := range []struct {
@@ -125,10 +125,10 @@ func (o *Options) hello() (hello, error) {
 	return h, err
 }
 
-// MAC and TCP port of the vnics' own ports.
+// Addresses of the vnics' own ports.
 const (
-	hostMAC  = lab.MaxPorts // number of the MAC of guest 0's vnic; guest 1's has the next one
-	hostPort = 5200
+	hostMAC  = lab.MaxPorts // number, for lab.MAC, of the MAC of guest 0's vnic; guest 1's has the next one
+	hostPort = 5200         // TCP port at which guest 0's vnic listens
 )
 
 func hostAddr(i int) netip.Prefix {
@@ -137,7 +137,7 @@ func hostAddr(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
 }
 
-// halve reduces a complete description to this host's guest, and adds this vnic's port.
+// halve reduces a complete description to this host's guest, and adds a machine with this vnic's own port.
 func (o *Options) halve(d lab.Description) lab.Description {
 	self, _ := o.here()
 	g := d.Guests[self]
@@ -160,8 +160,8 @@ func (r *runner) local(script []lab.Event) (list []lab.Event) {
 	return list
 }
 
-// uplinks returns the services that join this host's switch to the other host's. A failure before the
-// exchange of verdicts ends the run.
+// uplinks returns services that join this host's switch to the other host's. If an uplink fails before over is set,
+// its service calls fail with the reason, which ends the run.
 func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	_, other := r.opt.here()
 	for _, c := range r.opt.Uplinks {
@@ -178,14 +178,15 @@ func (r *runner) uplinks(fail func(error)) (list []lab.Service) {
 	return list
 }
 
-// twice explains an error for a frame from an uplink with a MAC of this host.
+// twice returns an error with the likely reasons why an uplink received frames from a MAC of this host's switch. err
+// is the error that followed.
 func (r *runner) twice(err error) error {
 	self, _ := r.opt.here()
 	return fmt.Errorf("the other host runs guest %s, too, or the uplink leads back here: %w", r.desc.Guests[self].Name,
 		err)
 }
 
-// looped reports whether an uplink has delivered a frame with a MAC of this host.
+// looped reports whether an uplink has received, and dropped, a frame from a MAC of this host's switch.
 func (r *runner) looped() bool {
 	for _, l := range r.Lab.Switch().Links() {
 		if u, ok := l.Port().(interface{ UplinkStats() map[string]uint64 }); ok && u.UplinkStats()[uplink.Loop] > 0 {
@@ -195,7 +196,7 @@ func (r *runner) looped() bool {
 	return false
 }
 
-// host is the network stack of this vnic's port. peer is the other vnic's address.
+// host is the network stack of this vnic's own port. addr is its address, peer the other vnic's.
 type host struct {
 	*stack.Stack
 	addr, peer netip.AddrPort
@@ -231,8 +232,8 @@ func (h *host) dial(ctx context.Context) (halfCloser, error) {
 	}
 }
 
-// accept waits for the peer's connection. It also dials the peer, in vain, so that a host that runs the same
-// guest sees frames with its own MAC, and reports them.
+// accept waits for a connection from the other vnic. Meanwhile it dials the address of guest 1's vnic, which does not
+// listen: if the other host runs the same guest as this one, it so receives frames from its own MAC, and reports them.
 func (h *host) accept(ctx context.Context) (halfCloser, error) {
 	l, err := h.Listen(h.addr)
 	if err != nil {
@@ -261,7 +262,8 @@ func (h *host) accept(ctx context.Context) (halfCloser, error) {
 // silence returns how long a connected peer may send nothing.
 func (o *Options) silence() time.Duration { return o.patience() / 3 }
 
-// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer.
+// meetPeer connects to the vnic on the other host, and checks that both run halves of the same transfer. It sets
+// r.host and r.peer. If the connection later ends before over is set, fail gets the reason.
 func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	o := r.opt
 	self, other := o.here()
@@ -297,12 +299,12 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 		differs := error(nil)
 		if err == nil {
 			if differs = ours.differs(&theirs); differs == nil {
-				_, err = p.meet(wait, "met", "") // the peer has received our hello, too
+				_, err = p.meet(wait, "met", "") // without an error the peer has accepted our hello
 			}
 		} else if errors.As(err, new(version.Error)) {
 			differs, err = err, nil
 		}
-		if err != nil && wait.Err() == nil { // it was no vnic, or did not receive our hello
+		if err != nil && wait.Err() == nil { // it was no vnic, or the connection ended: wait for another
 			p.close(nil)
 			continue
 		}
@@ -317,7 +319,8 @@ func (r *runner) meetPeer(ctx context.Context, fail func(error)) error {
 	}
 }
 
-// step waits for the other host, if there is one, at the same step of this round, and exchanges texts with it.
+// step sends ours to the other host at a step (what) of this round, and waits for that host's text at the same step.
+// Without another host it returns "" at once.
 func (t *round) step(ctx context.Context, what, ours string) (theirs string, err error) {
 	p := t.s.r.peer
 	if p == nil {
@@ -327,7 +330,8 @@ func (t *round) step(ctx context.Context, what, ours string) (theirs string, err
 	return p.meet(ctx, fmt.Sprintf("%s %s to %s, round %d, %s", t.mode, from, to, t.number, what), ours)
 }
 
-// moved waits until the transfer has ended on both hosts. The receiving host gets the source's digest.
+// moved waits until the other host, if there is one, has also ended the transfer. The receiving host then takes the
+// source's digest from the sending host; it is zero unless Options.Digest is DigestPieces.
 func (t *round) moved(ctx context.Context) error {
 	ours := ""
 	if !t.s.ends[0].away() {
@@ -345,8 +349,9 @@ func (t *round) moved(ctx context.Context) error {
 	return nil
 }
 
-// conclude exchanges verdicts with the other host, unless err is another error than an ErrProof. Its error
-// names what was not proved on either host.
+// conclude exchanges verdicts with the other host if there is one, and if err is nil or an ErrProof. It returns err,
+// joined with what the other host did not prove, or with the reason why the exchange failed. rep.Half gets the other
+// host's verdict.
 func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	if r.peer == nil || err != nil && !errors.Is(err, ErrProof) {
 		return err
@@ -366,12 +371,12 @@ func (r *runner) conclude(ctx context.Context, rep *Report, err error) error {
 	return err
 }
 
-// leave closes the connection to the other host, to which it sends err unless that is an ErrProof, and our
-// stack.
+// leave closes the connection to the other host, if there is one, and then our stack. Before that it sends err to the
+// other host, unless err is nil or an ErrProof.
 func (r *runner) leave(err error) error {
 	if r.peer != nil {
 		if errors.Is(err, ErrProof) {
-			err = nil // our verdict has reported it
+			err = nil // conclude has sent it as our verdict
 		}
 		r.peer.close(err)
 	}

@@ -19,14 +19,15 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// hosts are two hosts, for guests a and b of a lab, joined by an uplink.
+// hosts has the options of two hosts, both in this process, for guests a and b of a lab file, joined by uplinks.
 type hosts struct {
 	t    *testing.T
 	file string
 	o    [2]Options
 }
 
-// aFile writes a lab file of two equal guests with an uplink by these sockets.
+// aFile writes a lab file of two equal guests, and returns its name. The uplink of a's host listens at the socket
+// listen, and that of b's host connects to the socket connect.
 func aFile(t *testing.T, guest, more, listen, connect string) string {
 	return file(t, guest, fmt.Sprintf("%s\nuplinks: [{name: up0, of: a, stream: {listen: %s}}, "+
 		"{name: up0, of: b, stream: {connect: %s}}]\n", more, listen, connect))
@@ -141,7 +142,7 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// If b's payload goes through host memory, the run fails on both hosts.
+// If b's payload goes through host memory in mode devmem, the run fails on both hosts.
 //
 // Invariant: run: A run of a half succeeds only if both hosts have proved their halves.
 func TestHalfIsNotProved(t *testing.T) {
@@ -172,7 +173,7 @@ func TestHalfIsNotProved(t *testing.T) {
 	}
 }
 
-// If two hosts differ in a setting of their hello, or in their lab files, both name a difference.
+// If two hosts differ in a setting that must be equal, as --seed, or in their lab files, both name the difference.
 func TestHalvesThatDoNotFit(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -231,7 +232,7 @@ func TestHalvesOfOneGuest(t *testing.T) {
 	}
 }
 
-// A host waits for the other as long as PeerSecs says, and ends if its uplink cannot connect.
+// A host gives up waiting for the other after PeerSecs seconds, and ends if its uplink cannot connect.
 func TestHalfAlone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits")
@@ -295,7 +296,7 @@ func TestHalvesAreCutApart(t *testing.T) {
 		}
 		_, err := h.run()
 		testkit.ErrorSays(t, err[0], "nothing has come from the host of guest b for 2s")
-		if breaks { // the host that has connected gets an error
+		if breaks { // b's uplink, which has connected, ends with an error; a's listens for another connection
 			testkit.ErrorSays(t, err[1], "what leads to the host of guest a ended: uplink up0: ")
 		} else {
 			testkit.ErrorSays(t, err[1], "nothing has come from the host of guest a for 2s")
@@ -346,7 +347,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// cut makes the cable lose data; with breaks it closes the connections, too.
+// cut makes the cable lose data from now on; if breaks is true, it closes the connections, too.
 func (n *cable) cut(breaks bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -394,7 +395,7 @@ func TestHalfOfTooLongPackets(t *testing.T) {
 	testkit.ErrorSays(t, testkit.Err(Do(t.Context(), h.o[0])), "uplink up0: it carries packets of ", "an MTU of 65521")
 }
 
-// A connection without a valid greeting, or that closes after it, is not the other host.
+// A host goes on waiting after a connection that sends no valid hello, or that is closed after one.
 func TestHalfWaitsOnBehindStrangers(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// keep makes a file that outlives the run, in KeepDir or vnic-run-SEED; nil without Keep.
+// keep makes a file with this name in KeepDir (if that is "", in vnic-run-SEED), which the run does not remove. Without
+// Keep it returns nil.
 func (o *Options) keep(name string) (*os.File, error) {
 	if !o.Keep {
 		return nil, nil
@@ -29,7 +30,8 @@ func (o *Options) keep(name string) (*os.File, error) {
 	return f, nil
 }
 
-// keepCounters writes the transferring NICs' counters to their kept file, if there is one, and closes it.
+// keepCounters writes the counters of the transferring NICs on this host to r.kept, and closes that. If r.kept is nil,
+// it does nothing.
 func (r *runner) keepCounters() error {
 	if r.kept == nil {
 		return nil

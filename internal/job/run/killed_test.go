@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// A receiver that returns no token is killed when its NIC drops packets. Then a transfer to another succeeds.
+// A receiver that returns no tokens is killed once packets are dropped. Then a transfer to another receiver in the same
+// guest succeeds.
 //
 // Invariant: guest-images: A receiver that is killed leaves no pages or queues in use by kernel or
 // NIC.

@@ -27,7 +27,8 @@ type Link struct {
 	Load float64 `json:"load,omitempty"`
 }
 
-// Share is the part of the rates of its links that a rail got.
+// Share is the part of its links' rates that one direction of a rail got, or why that is not known; and what a model
+// predicts.
 type Share struct {
 	LineRate float64 `json:"line_rate"` // bytes a second of the slower NIC, from the lab file
 	Possible float64 `json:"possible"`  // bytes a second of payload that fit into line_rate
@@ -44,12 +45,12 @@ type Share struct {
 	ModelLimit string  `json:"model_limit,omitempty"` // the link that is full in the model
 }
 
-// measure reports a share only within the first three bounds.
+// Bounds of shares and of the probe. measure reports a share only if the first three are kept.
 const (
 	busyLeast  = 0.95                              // least part of the time that the busiest link was busy
-	probeLeast = 1.5                               // without links' rates the transfer was at least so many times as fast
+	probeLeast = 1.5                               // the probe, without links' rates, was at least so many times as fast
 	shareLeast = 100 * float64(shape.Credit) / 1e9 // least time of the transfer, in seconds
-	autoLeast  = 8 * shareLeast                    // least time of a transfer at a scale of auto, in seconds
+	autoLeast  = 8 * shareLeast                    // least time of a transfer by the model at a scale of auto, in seconds
 	probePart  = 4                                 // the probe has a fourth of the bytes
 	scaleAuto  = "auto"
 )
@@ -77,7 +78,7 @@ func (o *Options) checkScale() error {
 
 // perByte returns how many bytes went over each edge (a link of PCIe or between sockets, a memory or a wire)
 // for a byte of payload, by the flow counters on this host and, for the copy engines in mode copy, by the
-// payload.
+// payload. It takes the paths from the lab's description, as if p2p did not change during the run.
 func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	bytes := make(map[*lab.Edge]float64)
 	for i, e := range s.ends {
@@ -90,7 +91,7 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 			way = lab.Way{GPU: gpu, Bounced: s.r.desc.NoP2P || !path.P2P()}
 		}
 		c := &s.links.flows[i]
-		tx, rx := way, lab.ByHost // payload, and acknowledgments
+		tx, rx := way, lab.ByHost // at the sender: of payload, and of acknowledgments
 		if i == 1 {
 			tx, rx = lab.ByHost, way
 		}
@@ -108,7 +109,8 @@ func (s *stream) perByte(mode string) map[*lab.Edge]float64 {
 	return bytes
 }
 
-// lineRate returns the rate of the slower NIC, in bytes a second at scale 1; 0: none.
+// lineRate returns the lower of the two NICs' rates, in bytes a second at scale 1. A NIC without a rate does not count;
+// 0: both have none.
 func (s *stream) lineRate() float64 {
 	a, b := s.ends[0].Port.Rate(), s.ends[1].Port.Rate()
 	if a == 0 || b != 0 && b < a {
@@ -117,8 +119,8 @@ func (s *stream) lineRate() float64 {
 	return a
 }
 
-// possible returns the highest rate of payload that the wires allow, with the headers of the last transfers,
-// in bytes a second at scale 1; 0: no wire has a rate.
+// possible returns the highest rate of payload that the NICs' wires allow this stream, with the headers of the last
+// mode's transfers, in bytes a second at scale 1; 0: no wire has a rate.
 func (s *stream) possible() (least float64) {
 	for e, perByte := range s.loads {
 		if e.Wire && e.Rate > 0 && perByte >= 1 && (least == 0 || e.Rate/perByte < least) {
@@ -128,7 +130,8 @@ func (s *stream) possible() (least float64) {
 	return least
 }
 
-// model predicts the rate of each stream if all transfer at the same time, and the edge that limits it.
+// model predicts the rate of each stream if all transfer at the same time, and the edge that limits it, from the
+// streams' loads in the last mode. Without such an edge the rate is +Inf, and the edge nil.
 func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	var all []map[*lab.Edge]float64
 	for _, s := range r.streams {
@@ -137,9 +140,10 @@ func (r *runner) model() (rates []float64, limits []*lab.Edge) {
 	return lab.MaxMin(all)
 }
 
-// autoScale returns the smallest of 1, 2, 5, 10 and so on that fits all transfers that the model limits: each was
-// at least 2*probeLeast times as fast in the probe as the model allows at this scale, and takes at least autoLeast
-// for size bytes. The factor 2 is there because a transfer that waits for links uses more processor time.
+// autoScale returns the smallest scale of 1, 2, 5, 10 and so on that fits all transfers whose rate the model limits:
+// each was at least 2*probeLeast times as fast in the probe as the model allows at this scale, at which it takes at
+// least autoLeast for size bytes. If none up to lab.MaxScale fits, autoScale returns an error. The factor 2 is there
+// because a transfer that waits for links uses more processor time.
 func autoScale(model, probe []float64, size uint64) (float64, error) {
 	fits := func(scale float64) bool {
 		for i, rate := range model {
@@ -166,8 +170,8 @@ type tally struct {
 	edges []*lab.Edge // edges whose busy time is measured
 	moved uint64      // bytes of payload, without retransmissions
 	flows [2]control.FlowCounts
-	taken map[*lab.Edge]int64 // how long each edge was busy, in nanoseconds
-	since map[*lab.Edge]int64 // Edge.Busy at the begin
+	taken map[*lab.Edge]int64 // how long any packets kept each edge busy during the transfers, in nanoseconds
+	since map[*lab.Edge]int64 // Edge.Busy at the begin of the last transfer
 }
 
 func (t *tally) reset() { *t = tally{edges: t.edges, taken: make(map[*lab.Edge]int64)} }
@@ -193,9 +197,9 @@ func (t *tally) add(n uint64, more [2]control.FlowCounts) {
 	}
 }
 
-// measure returns the share that a stream's transfers had at a scale, or why there is none. probe is the
-// stream's rate without links' rates, 0 without a probe; model is the predicted rate, limit the edge that
-// limits it.
+// measure returns the Share of a stream's transfers at this scale; if there is no OfRate, Why is the reason. probe is
+// the stream's rate in the probe, without links' rates, 0 without a probe; model is the predicted rate, limit the edge
+// that limits it.
 func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge) *Share {
 	x := &Share{LineRate: s.lineRate(), Possible: s.possible(), Probe: probe, Model: model, ModelLimit: limit.Name}
 	for e, perByte := range s.loads {
@@ -225,8 +229,9 @@ func (s *stream) measure(run *Run, scale, probe, model float64, limit *lab.Edge)
 	return x
 }
 
-// linksSince returns the edges with traffic since before, the most loaded first. Load is the part of an
-// edge's rate that the transfers would use at the highest rates that the wires allow (possible).
+// linksSince returns the edges of this host's guests that have carried bytes since r.carried returned the map before,
+// the most loaded first. Load is the part of an edge's rate that the transfers would use at the highest rates that
+// the wires allow (possible); 0 for an edge without a rate.
 func (r *runner) linksSince(before map[*lab.Edge]lab.Carried) (list []Link) {
 	full := make(map[*lab.Edge]float64)
 	for _, s := range r.streams {
@@ -268,8 +273,8 @@ func (x *Share) why() string {
 	return x.Why
 }
 
-// probe sets the scale of the lab. If the run measures shares, it transfers a fourth of the bytes without
-// links' rates in each mode, and --scale auto follows from these rates.
+// probe sets the lab's scale, if Options.Scale is set. If the run measures shares, it first transfers a fourth of the
+// bytes (a page at least) in each mode without links' rates, from which it computes the scale of --scale auto.
 func (r *runner) probe(ctx context.Context) error {
 	o, clock := r.opt, r.Lab.Clock()
 	scale := clock.Scale()
@@ -326,7 +331,8 @@ func (r *runner) probe(ctx context.Context) error {
 	return r.Lab.SetScale(scale)
 }
 
-// playScript plays the lab file's script from the begin of the first transfers until end is called.
+// playScript sets r.begun, which at its first call starts to play the events of the lab file's script that concern NICs
+// and GPUs on this host. They are played until end is called or ctx ends; end waits for the player.
 func (r *runner) playScript(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var once sync.Once
@@ -350,7 +356,8 @@ func (r *runner) playScript(ctx context.Context) (end func()) {
 	}
 }
 
-// part returns the plan for the first n bytes, in whole pages, at least one.
+// part returns the plan for the first n bytes of p, or all of p if it has fewer. n is rounded down to whole pages, but
+// one page at least.
 func (p plan) part(n uint64) (few plan) {
 	few.pool = p.pool
 	for n = max(n, page) / page * page; n > 0 && len(few.rounds) < len(p.rounds); {

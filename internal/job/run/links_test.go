@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// payload returns the bytes of payload that each link, except Ethernet's, carried in a run's last mode.
+// payload returns the bytes of payload that each link (and memory) carried in a run's last mode, except for Ethernet's
+// links and links without payload.
 func (rep *Report) payload() map[string]uint64 {
 	m := make(map[string]uint64)
 	for _, l := range rep.Runs[len(rep.Runs)-1].Links {
@@ -24,7 +25,8 @@ func (rep *Report) payload() map[string]uint64 {
 	return m
 }
 
-// Each byte of payload is counted once for each time that it crosses a link, and on no other link.
+// Each byte of payload is counted once for each time that it crosses a link or a memory, and on no other link. The test
+// does not look at Ethernet's links.
 func TestLinksCarryPayload(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const both, devmem, copy = "both", transfer.Devmem, transfer.Copy
@@ -56,7 +58,7 @@ func TestLinksCarryPayload(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := railsOptions(t, 1, c.file)
-			// The first transfer's address resolution counts as payload in host memory.
+			// The tested mode is the second: in the first, address resolution counts as payload in host memory.
 			o.Modes = []string{devmem, copy}
 			if c.mode == devmem {
 				slices.Reverse(o.Modes)
@@ -85,7 +87,7 @@ func TestCopiesOfStacksAreSaidApart(t *testing.T) {
 	for i, want := range [][]StackCopies{nil, {{"a", StackVNIC, 4, 4 * 4 << 20}, {"b", StackVNIC, 4, 4 * 4 << 20}}} {
 		testkit.Equal(t, "mode "+rep.Runs[i].Mode, fmt.Sprint(rep.Runs[i].StackCopies), fmt.Sprint(want))
 	}
-	// At each end the engine and the NIC move a byte through memory; NICs also move bytes that are sent again.
+	// At each end the engine and the NIC each move a byte through memory; NICs also move bytes that are sent again.
 	sent, received := rep.Runs[1].TX.Host, rep.Runs[1].RX.Host
 	got := rep.payload()
 	testkit.Equal(t, "payload in memory", got["a.s0 memory"]+got["b.s0 memory"]+got["a.s1 memory"]+got["b.s1 memory"],
@@ -158,7 +160,8 @@ func TestShareOfSlowLinks(t *testing.T) {
 	validReport(t, rep)
 }
 
-// The rail of a NIC at half rate has half the rate of the others.
+// The model predicts for the rail of a NIC at half rate half the rate of the others. But for
+// a burst, no rail is faster than its NICs.
 func TestOneRailAtHalfRate(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -179,7 +182,7 @@ func TestOneRailAtHalfRate(t *testing.T) {
 			(r.Rail == slow) != strings.HasPrefix(s.ModelLimit, "a.nic2 ") {
 			t.Errorf("%s to %s: the model says %.0f of %.0f, by %s", r.From, r.To, s.Model, s.LineRate, s.ModelLimit)
 		}
-		// 0.15 s more: a link that was idle lets a burst through.
+		// The bytes of 0.15 s more: a link that was idle lets a burst through.
 		if most := want/scale + want/scale*0.15/r.Seconds; r.Rate() > most {
 			t.Errorf("%s to %s: %.0f bytes a second of %.0f at most", r.From, r.To, r.Rate(), most)
 		}
@@ -198,7 +201,7 @@ func TestAutoScale(t *testing.T) {
 		{[]float64{15e9, 25e9}, []float64{1e9, 1e9}, 1 << 40, 100}, // 25e9 / 100 * 3 is below 1e9
 		{[]float64{15e9, 25e9}, []float64{1e9, 0.7e9}, 1 << 40, 200},
 		{[]float64{1e6}, []float64{1e9}, 1 << 40, 1},
-		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // 4e9 / 5000 bytes pass in four seconds
+		{[]float64{1e9}, []float64{1e12}, 1 << 20, 5000}, // 4e9 / 5000 bytes, less than 1 MiB, pass in four seconds
 		{[]float64{math.Inf(1)}, []float64{1}, 0, 1},
 		{[]float64{1e15}, []float64{1}, 1, 0},
 	} {

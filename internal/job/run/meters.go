@@ -45,7 +45,7 @@ func (m *flowCounters) read() (c [2]control.FlowCounts) {
 	return c
 }
 
-// moved returns the receiver's counters or, if it is on another host, the sender's.
+// moved returns what the receiver's NIC has received or, if that is on another host, what the sender's NIC has sent.
 func (m *flowCounters) moved() control.DirCounters {
 	c := m.read()
 	if m.ends[1] == nil {
@@ -62,8 +62,8 @@ func (m *flowCounters) remove() {
 	}
 }
 
-// settle waits, for a limited time, until the NICs have counted n bytes of payload: the sender's NIC may be
-// later than the receiver.
+// settle waits until the NICs on this host have counted n bytes of payload, or ctx ends, or limits.Counted has passed:
+// a NIC counts a packet after it has delivered it.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	session.Settle(ctx, func() bool {
 		c := m.read()
@@ -71,10 +71,11 @@ func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	})
 }
 
-// totals are counters of whole ports: bytes of the copy engines, and dropped packets.
+// totals are counters of whole ports: bytes that the copy engines copied (without bounces), and dropped packets.
 type totals struct{ engine, drops uint64 }
 
-// noBuffer returns how often the receiving NIC had no buffer for a frame; 0 if it is on another host.
+// noBuffer returns how often a frame met the receiving NIC without a buffer, repeated tries included; 0 if the NIC is
+// on another host.
 func (s *stream) noBuffer() uint64 {
 	if s.ends[1].away() {
 		return 0
@@ -94,8 +95,8 @@ func countersOf(ports ...*nic.Port) (t totals) {
 	for _, p := range ports {
 		c, _ := p.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
-		// The wire and the sending port both count most packets that the wire drops for another reason than loss:
-		// the larger count is close to their number.
+		// The port's link and the port itself both count most of its packets that are dropped for another reason than
+		// link loss: the larger count is close to their number. One that the receiver's link drops counts there once more.
 		link := p.Link().Counters()
 		lost := link.Drops[wire.DropLinkLoss]
 		var other uint64

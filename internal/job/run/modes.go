@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// transfer runs the transfers of each mode. With a report, an error says what they did not prove, or which
-// removed device ended one.
+// transfer runs the transfers of each mode, until one fails. A report may come with an error: about what the transfers
+// did not prove, or about the removed device that ended one.
 func (r *runner) transfer(ctx context.Context) (*Report, error) {
 	o := r.opt
 	rep := r.describe()
@@ -33,7 +33,7 @@ func (r *runner) transfer(ctx context.Context) (*Report, error) {
 			return nil, r.blame(ctx, fmt.Errorf("mode %s: %w", mode, err))
 		}
 		if err := r.lost(); err != nil {
-			// Guests may release the devices in time.
+			// The guests get some time to release the devices.
 			removals, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 			r.Lab.AwaitRemovals(removals)
 			cancel()
@@ -94,7 +94,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 			if ctx.Err() != nil || !errors.Is(err, ErrRemoved) || s.gone() || r.peer != nil {
 				return err
 			}
-			runs[i], s.lost = nil, err // the other rails go on
+			runs[i], s.lost = nil, err // the other streams go on
 			all.leave()
 			rail[s.rail.Rail].leave()
 			s.abandon(ctx)
@@ -128,7 +128,7 @@ func (r *runner) runMode(ctx context.Context, rep *Report, mode string, number u
 		rep.Rails = append(rep.Rails, one)
 		rep.add(&sum, runs[i])
 	}
-	// These counters are of whole ports, which the two directions of a rail share.
+	// These counters are of whole ports, which the directions of a rail share: they are not the rails' sums.
 	now := countersOf(r.ports()...)
 	sum.DroppedPackets, sum.CopyEngineBytes = now.drops-before.drops, now.engine-before.engine+sum.BouncedBytes
 	rep.Runs = append(rep.Runs, sum)

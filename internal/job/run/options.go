@@ -18,24 +18,24 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// Options are the flags of `vnic run`.
+// Options configure a run. Most are flags of `vnic run`.
 type Options struct {
 	session.Common
-	// Impairment is of the link, in each direction; with Lab unused, but Take sets Loss and Reorder as the lab's
-	// worst link has them, if that is more. Seed also defines the payload.
+	// Impairment is that of each link, in each direction. With Lab the links have the file's; Take then raises Loss and
+	// Reorder to the largest of the lab's links. Seed also determines the payload.
 	lab.Impairment
 	lab.NICOptions // for all NICs; with Lab the NICs have the file's
 
-	NIC        string // a model (lab.LookupModel), or the sender's model, a comma and the receiver's; with Lab for Remodel
-	BindQueues int    // receive queues that the receiver binds to GPU memory
-	HoldTokens uint64 // in mode devmem: tokens that the receiver holds back until no more data comes; 0: none
-	Size       uint64 // bytes to transfer in each mode, with Rails in each direction of each
+	NIC        string // a model (lab.LookupModel), or the first guest's, a comma and the second's; with Lab for Remodel
+	BindQueues int    // number of receive queues that a receiver binds to GPU memory in mode devmem
+	HoldTokens uint64 // in mode devmem: tokens that a receiver holds until no data has come for holdTime; 0: none
+	Size       uint64 // bytes to transfer in each mode; with Rails, in each direction of each rail
 	Modes      []string
 	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
-	GPUDriver  string // lab.DriverNode or lab.DriverVNICGPU; with Lab for Remodel
-	IOMMU      bool   // IOMMUs translate the NICs' addresses; unused with Lab
+	GPUDriver  string // lab.DriverNode (also "") or lab.DriverVNICGPU; with Lab for Remodel
+	IOMMU      bool   // IOMMUs translate the NICs' addresses; unused with Lab, whose guests have their own setting
 	P2P        bool
 	Audit      bool
 	// Lab describes the guests; nil: two guests without a lab file. Rails is how many NICs of each guest
@@ -44,9 +44,9 @@ type Options struct {
 	Lab   *labfile.Lab
 	Rails int
 	Bidir bool
-	// Half is the guest of the lab on this host; the Uplinks lead to the other one's host, for which the run
-	// waits PeerSecs seconds (the default: longer on slow machines). "": both guests run here. Keeper is
-	// uplink.Options.Keep.
+	// Half is the guest of the lab on this host; "": both guests run here, and Do uses none of the next three fields. The
+	// Uplinks lead to the other guest's host. Keeper is their uplink.Options.Keep. Do waits PeerSecs seconds for that host
+	// (if that is the default, longer on slow machines).
 	Half     string
 	Uplinks  []uplink.Config
 	Keeper   func(path string, dir bool) (remove func() error, err error)
@@ -60,23 +60,23 @@ type Options struct {
 	Sabotage  string // a fault of the NICs, for sabotage.Parse; "": none
 	Keep      bool   // keep the guests' consoles and the NICs' counters in files
 	KeepDir   string // directory of these files; "": vnic-run- and the seed
-	StallSecs int    // a transfer without progress for so many seconds (the default: longer on slow machines) fails
+	StallSecs int    // seconds without progress after which a transfer fails; if the default, longer on slow machines
 
 	Progress func(mode string, done, total uint64) // called by one goroutine at a time; may be nil
 
 	Recorder *Recorder // takes samples for a picture; nil: no picture
 
-	hook   func(*runner) // tests: before the guests boot
-	opened func(*runner) // tests: after the stage setup
+	hook   func(*runner) // tests: called before the guests boot; may be nil
+	opened func(*runner) // tests: called after the stage setup; may be nil
 }
 
-// BrokerConfig returns the configuration of the broker, the process outside of the sandbox, which passes
-// commands to the QEMUs' monitors.
+// BrokerConfig returns the configuration of the broker, a process outside of the sandbox, which passes qemu.Commands to
+// the QEMUs' monitors. mode becomes broker.Config.Mode.
 func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
 }
 
-// Defaults returns the options of `vnic run` without flags, but with Seed 0.
+// Defaults returns the options from which `vnic run` starts; Seed is 0.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true,
@@ -95,14 +95,14 @@ const (
 	poolShare = 8 // the receiver's page pool is an eighth of its part of GPU memory, maxPool at most
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
-	leastRoom = minPool * poolShare // least GPU memory of an end of a transfer
+	leastRoom = minPool * poolShare // least usable GPU memory of an end of a transfer, in bytes
 	basePort  = 5201
-	maxBind   = 15 // a NIC has at most 16 queue pairs
+	maxBind   = 15 // a NIC has at most 16 queue pairs, of which one is not bound
 	maxHold   = 1 << 32
 	holdTime  = 3 // seconds without data after which held tokens are returned
 )
 
-// Check returns an error for wrong options.
+// Check returns an error if the options are invalid, or contradict each other.
 func (o *Options) Check() error {
 	if err := session.Modes(o.Modes); err != nil {
 		return err
@@ -128,7 +128,8 @@ func (o *Options) Check() error {
 		errors.Join(o.checkHalf(), o.checkScale()), o.checkLab())
 }
 
-// loss reports where segments may be lost; the network between two hosts may lose some.
+// loss reports where segments may be lost: on links, to which the network between two hosts belongs; or else, with
+// HoldTokens, at a receiver that lacks pages; or nowhere.
 func (o *Options) loss() transfer.Loss {
 	loss := session.LinkLoss(&o.Impairment, o.Lab)
 	switch {
@@ -140,7 +141,7 @@ func (o *Options) loss() transfer.Loss {
 	return loss
 }
 
-// patience returns how long an operation may show no progress.
+// patience returns how long a transfer may make no progress, and how long another operation, as connect, may take.
 func (o *Options) patience() time.Duration {
 	return limits.Stall.Unless(time.Duration(o.StallSecs) * time.Second)
 }

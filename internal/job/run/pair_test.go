@@ -29,7 +29,7 @@ func (m withPairs) Run() int {
 	return code
 }
 
-// pair is two guests under QEMU, which tests use one after the other and leave as they were.
+// pair is two guests under QEMU, which tests use one after the other. A test that succeeds leaves them as they were.
 type pair struct {
 	*runner
 	s *stream
@@ -39,7 +39,8 @@ var pairs = map[string]*pair{} // by Options.NIC, followed by noP2P if peer-to-p
 
 const noP2P = " without P2P"
 
-// booted returns the pair with this key of pairs. A failed test closes it, and the next one boots another.
+// booted returns the pair whose key in pairs is name; if there is none, it boots one. If the test fails, the pair is
+// closed at the test's end, and a later call boots another.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
 	testkit.Boots(t)
@@ -57,7 +58,7 @@ func booted(t *testing.T, name string) *pair {
 	return x
 }
 
-// unused boots a pair that no test has used.
+// unused closes the pair whose key is name, if there is one, and boots another.
 func unused(t *testing.T, name string) *pair {
 	t.Helper()
 	if x := pairs[name]; x != nil {
@@ -86,11 +87,11 @@ func boot(t *testing.T, name string) *pair {
 	return x
 }
 
-// run transfers as Do does, but with the booted guests, over links with the faults of o.
+// run transfers with the options o as Do does, but with the booted guests, whose links it gives o's impairments.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
-	port := x.s.port + 2000 // a mode uses at most 1,000 ports
+	port := x.s.port + 2000 // of the two modes before, each used at most 1,000 ports
 	x.opt, x.streams, x.ways = &o, nil, [][2]int{{0, 1}}
 	if models, _ := o.models(); models[0].Name != x.desc.Guests[0].NICs[0].Model {
 		x.ways = [][2]int{{1, 0}}
@@ -121,7 +122,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 	return rep
 }
 
-// relink attaches a NIC to another link; no transfer may be running.
+// relink replaces a NIC's link to the switch by one with the options o; no transfer may be running.
 func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 	t.Helper()
 	testkit.OK(t, errors.Join(x.Lab.Switch().Detach(e.nic().Link()), e.nic().Attach(x.Lab.Switch(), o)))

@@ -25,10 +25,11 @@ type captured struct {
 	comment string
 	splitter.Headers
 	payload []byte
-	lost    [][2]uint32 // sequence numbers [from, to) that the link lost, by the comment
+	lost    [][2]uint32 // sequence numbers [from, to) of payload that the link lost, as the packet's comment says
 }
 
-// capturedRun runs mode devmem with a capture.
+// capturedRun runs the first mode of o with a capture. payload is how many bytes of each packet's payload the capture
+// has at most. capturedRun returns the report and the captured frames.
 func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "run.pcapng")
@@ -104,7 +105,7 @@ func (c *captured) findLost(t *testing.T) {
 	}
 }
 
-// Nearly all segments that comments mark as lost are sent again.
+// Nearly all segments that the packets' comments mark as lost are sent again.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
 // order, and no byte of payload that was not requested.
@@ -156,13 +157,13 @@ func TestCaptureOfALossyRun(t *testing.T) {
 	}
 }
 
-// Joined by sequence numbers, the captured payload is the run's.
+// Joined by sequence numbers, the captured payload has the digest of the run's.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
 // order, and no byte of payload that was not requested.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
-		o := options(1 << 20) // fits the queue of a slow capture writer
+		o := options(1 << 20) // fits the capture's queue, even if its writer is slow
 		o.Loss, o.Digest = loss, DigestSHA256
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {

@@ -20,20 +20,20 @@ import (
 
 // peer is the connection to the vnic on the other host. Both send events (package jsonlines): first a hello,
 // at each step of the transfer an event, for which the other waits, and at the end a verdict, which the other
-// acknowledges; meanwhile signs of life. A host that ends earlier sends the reason. Messages longer than
-// maxMessage are refused, and unprintable characters in texts of the peer replaced.
+// acknowledges; meanwhile signs of life. A host that ends earlier, with an error, sends the reason. Messages longer
+// than maxMessage are refused, and unprintable characters in printed texts of the peer replaced.
 type peer struct {
 	*jsonlines.Client
 	conn    halfCloser
 	guest   string        // the guest on the other host
-	silence time.Duration // how long the peer may send nothing
+	silence time.Duration // how long the peer may send nothing, and how long say may take to send
 	work    sync.WaitGroup
 	stop    chan struct{} // closed by close; ends live
-	over    *atomic.Bool  // an end of the connection is no error any more
+	over    *atomic.Bool  // set when the peer has our verdict, and by close: an end of the connection is no error then
 
 	mu       sync.Mutex
-	received map[string]json.RawMessage // under mu: by event and step, messages that exchange has not read yet
-	news     chan struct{}              // under mu: closed, and replaced, with each new message
+	received map[string]json.RawMessage // under mu: by event and step, arguments that exchange has not read yet
+	news     chan struct{}              // under mu: closed, and replaced, with each message that is added to received
 }
 
 // halfCloser is a TCP connection of vnic's network stack or of the kernel's.
@@ -42,7 +42,8 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// hello is the first message of each host. The hosts must have the same Settings and Lab, and different guests.
+// hello has the arguments of the hello that each host sends first. The hosts must have the same Settings and Lab, and
+// different guests.
 type hello struct {
 	Guest    string      `json:"guest"`
 	Settings [][2]string `json:"settings"` // flags and their values
@@ -57,23 +58,23 @@ type verdict struct {
 
 // Events, with their arguments.
 const (
-	sayHello   = "hello" // a hello
-	sayAlive   = "alive" // nothing
-	sayStep    = "step"  // a string of the step; op is the step's name
-	sayVerdict = "verdict"
-	sayHeard   = "heard" // true: the peer's verdict has arrived
-	sayEnd     = "end"   // a string: the reason
+	sayHello   = "hello"   // a hello
+	sayAlive   = "alive"   // nothing
+	sayStep    = "step"    // a string of the step; op is the step's name
+	sayVerdict = "verdict" // a verdict
+	sayHeard   = "heard"   // true: the peer's verdict has arrived
+	sayEnd     = "end"     // a string: the reason
 )
 
 const (
 	protocol   = 2       // commit 780d5150 has version 1
 	maxMessage = 4 << 20 // bytes
 	maxSteps   = 4 * MaxRails
-	maxText    = 500 // longest printed text of the peer, in bytes
+	maxText    = 500 // printable cuts a text after so many bytes
 	timeWait   = 250 * time.Millisecond
 )
 
-// patient is a connection on which a read fails after the time silence without data.
+// patient is a connection on which a read fails if no data comes for the time silence.
 type patient struct {
 	halfCloser
 	silence time.Duration
@@ -84,7 +85,8 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.halfCloser.Read(b)
 }
 
-// newPeer makes a peer for the host that should run guest. close closes conn.
+// newPeer makes a peer for the host that should run guest, and starts to read conn and to send signs of life. The
+// caller must call close, which closes conn.
 func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	p := makePeer(conn, guest, silence, over)
 	p.Client = jsonlines.NewClient(patient{conn, silence},
@@ -94,7 +96,7 @@ func newPeer(conn halfCloser, guest string, silence time.Duration, over *atomic.
 	return p
 }
 
-// makePeer makes a peer without its Client, which reads conn.
+// makePeer makes a peer without its Client, which would read conn, and without signs of life.
 func makePeer(conn halfCloser, guest string, silence time.Duration, over *atomic.Bool) *peer {
 	return &peer{conn: conn, guest: guest, silence: silence, over: over, stop: make(chan struct{}),
 		received: make(map[string]json.RawMessage), news: make(chan struct{})}
@@ -107,7 +109,7 @@ func (p *peer) protocol() jsonlines.Protocol {
 
 func (p *peer) host() string { return "the host of guest " + p.guest }
 
-// watch calls f if the connection ends before the verdicts.
+// watch makes a goroutine call f with the reason if the connection ends before over is set.
 func (p *peer) watch(f func(error)) {
 	p.work.Go(func() {
 		if <-p.Done(); !p.over.Load() {
@@ -116,8 +118,8 @@ func (p *peer) watch(f func(error)) {
 	})
 }
 
-// beat returns the interval of our signs of life. The other host may use shorter limits, so it is at most a
-// thirtieth of the default stall limit.
+// beat returns the interval of our signs of life: a tenth of silence, but at most a thirtieth of limits.Stall, as the
+// other host's silence may be shorter.
 func (p *peer) beat() time.Duration { return min(p.silence, time.Duration(limits.Stall)/3) / 10 }
 
 func (p *peer) live() {
@@ -171,7 +173,7 @@ func (p *peer) nonsense(err error) error {
 	return fmt.Errorf("what says to be %s makes no sense: %s", p.host(), printable(err.Error()))
 }
 
-// hear handles a message; an error ends the connection.
+// hear handles a message of the peer. Its error fails the Client: nothing more is read.
 func (p *peer) hear(m *jsonlines.Message) error {
 	switch m.Event {
 	case sayAlive:
@@ -204,8 +206,8 @@ func (p *peer) hear(m *jsonlines.Message) error {
 	return nil
 }
 
-// exchange sends an event and waits for the peer's of the same name and step, which may have come before the
-// connection's end.
+// exchange sends an event with the arguments ours. If that succeeds, it waits for the peer's of the same name and step,
+// whose arguments it stores in theirs; one that came before the connection or ctx ended still counts.
 func (p *peer) exchange(ctx context.Context, event, step string, ours, theirs any) error {
 	if err := p.say(event, step, ours); err != nil {
 		return err
@@ -245,7 +247,7 @@ func (p *peer) meet(ctx context.Context, step, ours string) (theirs string, err 
 	return theirs, err
 }
 
-// conclude exchanges verdicts. Without an error each host has the other's.
+// conclude exchanges verdicts, and the acknowledgments of both. Without an error each host has the other's verdict.
 func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err error) {
 	if err = p.exchange(ctx, sayVerdict, "", ours, &theirs); err == nil {
 		err = p.exchange(ctx, sayHeard, "", true, new(bool))
@@ -254,8 +256,9 @@ func (p *peer) conclude(ctx context.Context, ours verdict) (theirs verdict, err 
 	return theirs, err
 }
 
-// close sends why, unless nil, closes our direction of the connection, and waits a while for the peer's. It
-// waits for timeWait more, so that our stack can acknowledge the peer's FIN (TCP's TIME-WAIT).
+// close sends why, unless it is nil, closes our direction of the connection, and waits a while until the peer closes
+// its direction; then it closes conn. It waits for timeWait more, so that our stack can acknowledge the peer's FIN
+// (TCP's TIME-WAIT). It must be called once only.
 func (p *peer) close(why error) {
 	close(p.stop)
 	p.over.Store(true)
@@ -272,7 +275,7 @@ func (p *peer) close(why error) {
 	time.Sleep(timeWait)
 }
 
-// reason formats an error as one printable line, without ErrProof's text.
+// reason formats an error as one printable line, without ErrProof's text at its begin.
 func reason(err error) string {
 	return printable(strings.TrimPrefix(strings.ReplaceAll(err.Error(), ":\n", ": "), ErrProof.Error()+": "))
 }
@@ -290,7 +293,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// differs returns an error for the first difference of two hosts' hellos.
+// differs returns an error if both hosts run the same guest, or else for the first difference of their labs and
+// settings. Without a difference it returns nil.
 func (h *hello) differs(theirs *hello) error {
 	if theirs.Guest == h.Guest {
 		return fmt.Errorf("--guest %s: the other host runs guest %s, too", h.Guest, h.Guest)

@@ -26,7 +26,7 @@ func call(t *testing.T) (ours, theirs halfCloser) {
 	return a.(halfCloser), b.(halfCloser)
 }
 
-// Peers at the same step get each other's message, and at the end the verdict.
+// Peers at the same step get each other's text, and at the end each other's verdict.
 func TestPeersGoTogether(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := call(t)
@@ -53,10 +53,10 @@ func TestPeersGoTogether(t *testing.T) {
 	}
 }
 
-// a first message that has the version, but is a sign of life, not a hello
+// greeting is a first message that has the version, but is a sign of life, and no hello.
 const greeting = `{"event":"alive","hello":{"protocol":2,"vnic":"v"}}` + "\n"
 
-// A wrong or missing message ends the connection with an error that names the mistake.
+// A wrong or missing message, or one that ends the run, ends the connection with an error that says so.
 //
 // Invariant: run: Memory and error messages that another host's messages cause are bounded.
 func TestHostilePeers(t *testing.T) {
@@ -116,7 +116,7 @@ func TestSlowHostIsHeardByAFastOne(t *testing.T) {
 	}
 }
 
-// At most maxSteps messages of a peer are kept, and errors are short and printable.
+// At most maxSteps messages of a peer are kept, and errors are short and have no control characters.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte(`{"event":"hello","args":{"guest":"b"},"hello":{"protocol":2}}` + "\n" +
 		`{"event":"step","op":"x","args":"y"}` + "\n" + `{"event":"verdict","args":{"text":"\u001b"}}` + "\n" +
@@ -156,7 +156,7 @@ func TestPeerHangsUp(t *testing.T) {
 	x, y := call(t)
 	p := newPeer(x, "b", 400*time.Millisecond, new(atomic.Bool))
 	lines := bufio.NewScanner(y)
-	for i := range 3 * 10 { // ten in each of three timeouts
+	for i := range 3 * 10 { // ten signs of life in each of three times silence
 		if !lines.Scan() {
 			t.Fatal(lines.Err())
 		}

@@ -17,12 +17,12 @@ import (
 
 // bounds of a picture
 const (
-	mostIntervals = 40 // intervals in a line of the longest mode, about
+	mostIntervals = 40 // about the most intervals in a line, unless there are more rounds
 	mostBars      = 16
-	alike         = 0.02 // rows of the same kind whose loads differ by no more, as a part of the rate, may be merged
+	alike         = 0.02 // rows whose loads differ by more, as a part of the rate, are not merged
 )
 
-// Picture draws the samples of a run that has ended.
+// Picture returns the picture of a run that has ended, made from r's samples and the run's report.
 func (r *Recorder) Picture(rep *Report) *plot.Picture {
 	p := &plot.Picture{Title: r.title(rep), Subtitle: rep.subtitle(), Bars: rep.bars(),
 		Footnote: "Rates are those of an emulator on one machine, and of nothing else."}
@@ -168,7 +168,8 @@ func (r *Recorder) panel(rep *Report, run *Run) plot.Panel {
 	return p
 }
 
-// interval returns the least length of intervals in all modes, so that the longest has about mostIntervals.
+// interval returns the least length of intervals in all modes: sampleOften, or longer, so that the longest mode has
+// about mostIntervals, or more if it has more rounds.
 func (r *Recorder) interval() time.Duration {
 	least := sampleOften
 	for _, m := range r.modes {
@@ -181,8 +182,8 @@ func (r *Recorder) interval() time.Duration {
 	return least
 }
 
-// intervals returns a flow's rate between its readings, times factor, in intervals of at least least; a
-// round's last one may be shorter.
+// intervals returns a flow's rates (bytes a second, times factor) and lost packets in intervals between readings. An
+// interval takes the time least or longer, except for the last one of a round, and is within one round.
 func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list []plot.Interval) {
 	seconds := func(t time.Time) float64 { return max(0, t.Sub(m.begin).Seconds()) }
 	between := func(a, b reading) plot.Interval {
@@ -192,7 +193,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		return v
 	}
-	var before, begin reading // at the begin of the previous interval and of this one
+	var before, begin reading // readings at the begin of the previous interval and of this one
 	whole := false            // the previous interval is of the same round
 	for i, now := range f.list {
 		if now.first {
@@ -201,7 +202,7 @@ func (f *flow) intervals(m *recorded, least time.Duration, factor float64) (list
 		}
 		last := i == len(f.list)-1 || f.list[i+1].first
 		switch long := now.when.Sub(begin.when); {
-		case last && whole && long < least/2: // too short for an interval of its own
+		case last && whole && long < least/2: // too short for an interval of its own: it joins the previous one
 			list[len(list)-1] = between(before, now)
 		case last || long >= least:
 			list = append(list, between(begin, now))
@@ -256,10 +257,11 @@ type barRow struct {
 	link          string
 	alike         int // further links that the row stands for
 	rate          float64
-	load, carried []float64 // by mode; -1: unknown
+	load, carried []float64 // by mode, as the columns of bars show them; -1: unknown, or the link carried nothing
 }
 
-// barRows returns at most mostBars rows, the most loaded first; rows that would look nearly the same are merged.
+// barRows returns at most mostBars rows, the most loaded first, and of about the same load those first that carried
+// most. Rows of the same kind and rate that would look nearly the same are merged.
 func (rep *Report) barRows() (rows []*barRow) {
 	all, most := make(map[string]*barRow), 0.
 	for i := range rep.Runs {

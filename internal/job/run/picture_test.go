@@ -24,7 +24,7 @@ func area(t *testing.T, s *plot.Series) (moved float64, lost uint64) {
 	return moved, lost
 }
 
-// The area below the lines is what the NICs counted, without the probe.
+// The area below each line is the payload that the receiver's NIC counted, without the probe.
 //
 // Invariant: vnic run: A picture's lines sum up to what the NICs counted.
 func TestPictureIsWhatWasCounted(t *testing.T) {
@@ -112,7 +112,7 @@ func TestPictureIsWhatWasCounted(t *testing.T) {
 	}
 }
 
-// Of many readings some are dropped; the sums and the bounds of rounds stay.
+// Of many readings some are dropped; the sum of bytes and the bounds of rounds stay.
 func TestManyReadingsBecomeFewer(t *testing.T) {
 	var f flow
 	begin := time.Now()
@@ -140,7 +140,7 @@ func TestManyReadingsBecomeFewer(t *testing.T) {
 	}
 }
 
-// A short rest of a round joins the interval before it.
+// A short rest of a round joins the round's interval before it, if there is one.
 func TestLastIntervalIsNoSpike(t *testing.T) {
 	begin := time.Now()
 	point := func(ms, bytes int, first bool) reading {
@@ -155,7 +155,7 @@ func TestLastIntervalIsNoSpike(t *testing.T) {
 	testkit.Equal(t, "intervals", b.String(), "0.000-0.101 1.98\n0.500-0.502 1.00\n0.600-0.700 1.00\n0.700-0.770 1.00\n")
 }
 
-// Links with nearly equal bars share a row.
+// Links of the same kind and rate with nearly equal bars share a row.
 func TestBarsOfLinksThatAreAlike(t *testing.T) {
 	run := func(mode string, links ...Link) Run { return Run{Mode: mode, Seconds: 2, Links: links} }
 	rep := &Report{Runs: []Run{

@@ -16,7 +16,7 @@ type plan struct {
 	rounds []uint64
 }
 
-// cut makes a plan. send and recv are the ends' bytes of GPU memory.
+// cut makes a plan. send and recv are the bytes of GPU memory for the sender's end and the receiver's.
 func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	p.pool = min(recv/poolShare, maxPool) / page * page
 	room := min(send, recv-p.pool) / page * page
@@ -32,14 +32,15 @@ func (o *Options) cut(send, recv uint64) (p plan, err error) {
 	return p, nil
 }
 
-// window returns how many bytes of a GPU's memory a guest allocates if its kernel drives the NIC.
+// window returns how many bytes of a GPU's memory a guest allocates for an end of the stream if its kernel drives the
+// NIC.
 func (p *plan) window() uint64 {
 	return (p.pool + session.Pages(slices.Max(p.rounds)) + session.HugePage - 1) &^ (session.HugePage - 1)
 }
 
 const maxRounds = 1 << 15
 
-// place identifies an end by the numbers of its guest, NIC and GPU.
+// place has the numbers of the guest, the NIC and the GPU of an end.
 type place struct{ guest, nic, gpu int }
 
 func (p place) ofGPU() place { return place{guest: p.guest, gpu: p.gpu} }
@@ -82,14 +83,14 @@ func (r *runner) ofRail(s *stream, err error) error {
 	return fmt.Errorf("rail %d: %w", s.rail.Rail, err)
 }
 
-// tree is a guest's PCIe tree with its NICs' and GPUs' names.
+// tree is a guest's PCIe tree with the names in it of the guest's NICs and GPUs.
 type tree struct {
 	*pcie.Tree
 	nics, gpus []string
 }
 
-// add makes the stream of one direction of a rail. Each end uses the nearest GPU that its NIC reaches; of several, one
-// that the fewest ends use so far.
+// add makes the stream of one direction of a rail. Each end uses the nearest GPU that its NIC may address; of several
+// equally near ones, one that the fewest ends use so far.
 func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 	s := &stream{opt: *r.opt, rail: Rail{Rail: rail}}
 	s.opt.P2P = true
@@ -113,7 +114,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 				here, path = other, to
 			}
 		}
-		if worst = max(worst, path.Distance); !r.opt.away(guest) { // each host checks its own end
+		if worst = max(worst, path.Distance); !r.opt.away(guest) { // P2P is about the ends on this host
 			s.opt.P2P = s.opt.P2P && path.P2P() && !r.desc.NoP2P
 		}
 		s.ends[i] = &end{Node: session.Node{Name: n.Name}, base: uint64(used[here.ofGPU()]), addr: r.opt.addr(n)}
@@ -129,7 +130,7 @@ func (r *runner) add(rail int, way [2]int, trees [2]*tree, used map[place]int) {
 
 // share gives each end of a stream a part of its GPU's memory: ends of the same GPU get equal parts. It
 // changes base from the end's number among these to its part's offset (0 if the guest's kernel drives the NIC: the
-// part is the end's own window), and lowers room to the parts' sizes.
+// part is the end's own window), and lowers room to the parts' sizes. It returns an error if a part is too small.
 func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) error {
 	for i, e := range s.ends {
 		here := s.places[i]
@@ -148,9 +149,9 @@ func (s *stream) share(d *lab.Description, used map[place]int, room *[2]uint64) 
 	return nil
 }
 
-// tooSmall returns the error for end i's GPU, which lacks memory for n streams.
+// tooSmall returns the error for end i's GPU, which lacks memory for n ends.
 func (s *stream) tooSmall(i int, model lab.Model, memory, n uint64) error {
-	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // power: the memory must be a power of two
+	least, power := n*leastRoom, s.opt.Lab == nil || !model.Node // power: the GPU's memory must be a power of two
 	for session.Usable(model, least)/n&^(session.HugePage-1) < leastRoom || power && least&(least-1) != 0 {
 		least += session.HugePage
 	}

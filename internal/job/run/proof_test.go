@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// TestProof checks the main claim under QEMU, with the guests of each pair booted once.
+// TestProof checks the main claim under QEMU. The guests of each pair are booted once, unless a case fails.
 //
 // Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
 // controls fail as they must.
@@ -48,7 +48,7 @@ func TestProof(t *testing.T) {
 				row{either, nic, []func(*Options){size(8), setFamily, lossy}})
 		}
 	}
-	// The same bytes arrive, through host memory.
+	// Without peer-to-peer the same bytes arrive, through host memory.
 	for _, r := range []row{{name: either, nic: either}, {name: either, nic: NICGVE + "," + NICVirtio},
 		{name: NICVirtio, nic: NICVirtio}, {name: NICGVE, nic: NICGVE}} {
 		rows = append(rows, row{r.name + noP2P, r.nic, []func(*Options){size(8), bounced}})
@@ -66,7 +66,7 @@ func TestProof(t *testing.T) {
 			if !o.P2P {
 				direct := options(o.Size)
 				direct.Modes, direct.Seed = o.Modes, o.Seed
-				direct.GPUMemory = o.GPUMemory // the same rounds, as each has a digest
+				direct.GPUMemory = o.GPUMemory // the same rounds: the report has a digest of each
 				if want := do(t, direct).Runs[0].SHA256; rep.Runs[0].SHA256 != want {
 					t.Errorf("digest %s, with P2P %s", rep.Runs[0].SHA256, want)
 				}
@@ -97,8 +97,8 @@ func flags(o *Options) string {
 	return s
 }
 
-// again bounds the bytes that in-process guests send again without loss: a guest without a processor may lack
-// pages, or its timer may fire.
+// again bounds the bytes that in-process guests send again without loss: a guest that gets no processor for a while may
+// lack pages, or its timer may fire.
 const again = 64 << 10
 
 // unproved lists the conditions of a proof that do not hold: the report's own, and further ones of the options.
@@ -118,7 +118,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		"not the modes %v: %+v", o.Modes, rep.Runs)
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
-		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // with retransmissions
+		all := func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes } // n is the payload with retransmissions
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		} else if o.InProc {
@@ -140,8 +140,8 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	return wrong
 }
 
-// wronglyHeld describes what is wrong with a receiver that kept pages: with an empty pool packets are dropped
-// and the transfer stalls; a single page causes neither.
+// wronglyHeld describes what is wrong with a run in which the receiver held tokens. If HoldTokens is more than 1, the
+// pool must have run dry, so that packets were dropped and the transfer stalled; a single token must cause neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	x, err := planned(o)
 	if err != nil || r.Hold == nil {
@@ -158,7 +158,7 @@ func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	return wrong
 }
 
-// In each case a report does not prove what its options demand.
+// In each case the report does not prove what its options demand, and unproved finds that.
 func TestProofSeesWhatIsWrong(t *testing.T) {
 	plain := func() (*Report, Options) {
 		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)

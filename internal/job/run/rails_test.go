@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// railsOptions returns options over rails of a lab file; "": rails without one.
+// railsOptions returns options of a run in this process over so many rails of this lab file; "": without one.
 func railsOptions(t *testing.T, rails int, file string) Options {
 	o := Defaults()
 	o.InProc, o.Size, o.Rails, o.Seed, o.GPUMemory = true, 1<<20, rails, 7, 64<<20
@@ -51,7 +51,7 @@ func (r *Rail) where() string {
 		group(r.TX.Host), group(r.RX.Host))
 }
 
-// Each direction of each rail has its own payload: in mode devmem none is in host memory, in mode copy all.
+// Each direction of each rail has its own payload: in mode devmem none of it is in host memory, in mode copy all.
 func TestRailsAreProvedEach(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for name, rails := range map[string]int{"": 2, "a3-high": 4} {
@@ -100,7 +100,7 @@ func file(t *testing.T, guest, more string) string {
 	return name
 }
 
-// The number of queues is the lab file's, up to our driver's maximum; one at least must stay unbound.
+// The number of queue pairs is the lab file's, up to our driver's maximum; one at least must stay unbound.
 func TestRailsOfManyQueues(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "nics: [{name: n, queues: 5}], gpus: [{name: g}]", ""))
@@ -110,7 +110,7 @@ func TestRailsOfManyQueues(t *testing.T) {
 	o.BindQueues = 5
 	testkit.ErrorSays(t, o.Check(), "--bind-queues 5: guests use 5 pairs of queues of NIC a.n")
 
-	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // our driver uses fewer
+	o = railsOptions(t, 1, file(t, "nics: [{name: n, queues: 12}], gpus: [{name: g}]", "")) // our driver uses 8 of them
 	o.Modes, o.BindQueues = []string{"devmem"}, 7
 	testkit.OK(t, testkit.Err(Do(t.Context(), o)))
 	o.BindQueues = 8
@@ -154,7 +154,7 @@ const crossed = `
     nics: [{name: nic0, below: sw0, gpus: [gpu1]}, {name: nic1, below: sw1, gpus: [gpu0]}],
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: sw1, memory: 64M}]`
 
-// If the tree does not let a NIC reach its GPU, or P2P is off, the payload is bounced.
+// In mode devmem, if the tree does not let a NIC reach its GPU peer to peer, or P2P is off, the payload is bounced.
 func TestRailsGoByTheirPaths(t *testing.T) {
 	testkit.LeavesNothing(t)
 	oneOff := file(t, `
@@ -171,7 +171,7 @@ func TestRailsGoByTheirPaths(t *testing.T) {
 	}{
 		{"flat", 2, false, []string{"PHB false " + bounced, "PHB false " + bounced, "PHB false " + bounced,
 			"PHB false " + bounced}},
-		{"acs", 1, false, []string{"PIX true " + direct, "PIX false " + bounced}}, // the GPU of the way back redirects
+		{"acs", 1, false, []string{"PIX true " + direct, "PIX false " + bounced}}, // on the way back gpu1's port redirects
 		{oneOff, 2, false, []string{"PIX true " + direct, "PIX true " + direct, "PIX false " + bounced,
 			"PIX false " + bounced}},
 		{file(t, crossed, ""), 2, false, []string{"PHB true " + direct, "PHB true " + direct, "PHB true " + direct,
@@ -229,7 +229,7 @@ func TestRailsOfMachines(t *testing.T) {
     nics: [{name: nic0, below: sw0, model: %[1]s, gpus: [gpu0]},
       {name: nic1, below: sw1, model: %[2]s, mtu: 4000, gpus: [gpu1]}],
     gpus: [{name: gpu1, below: sw1, memory: %[4]s, acs-redirect: true}, {name: gpu0, below: sw0, memory: %[3]s}]`
-	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // for 28 or 31 MiB in a round
+	memory := map[string]string{NICVirtio: "64M", NICGVE: "96M"} // for 28 or 31.5 MiB in a round
 	for _, c := range []struct{ name, first, second string }{{NICVirtio, NICVirtio, NICVirtio}, {NICGVE, NICGVE, NICGVE},
 		{NICGVE + "+" + NICVirtio, NICGVE, NICVirtio}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -260,8 +260,8 @@ func TestRailsOfMachines(t *testing.T) {
 	}
 }
 
-// stepper fails the test if one direction of a rail prepares or finishes while the other connects or
-// transfers.
+// stepper fails the test if a guest prepares or finishes one direction of a rail while the sender of the other connects
+// or sends.
 type stepper struct {
 	transfer.Guest
 	t              *testing.T
@@ -288,7 +288,8 @@ func (s *stepper) Do(ctx context.Context, c transfer.Call) error {
 	return do()
 }
 
-// gve's driver would hold back packets of one direction while the other binds a queue (barrier).
+// Neither direction of a rail prepares or finishes while the other connects or sends: gve's driver would hold back its
+// packets while a queue is bound (see barrier).
 func TestDirectionsAreInStep(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -308,7 +309,7 @@ func TestDirectionsAreInStep(t *testing.T) {
 	}
 }
 
-// spoiler changes a byte in its GPU after the transfer.
+// spoiler calls spoil when its guest has received the data.
 type spoiler struct {
 	transfer.Guest
 	spoil func() error
@@ -410,8 +411,8 @@ func TestRailsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Remodel gives a file's NICs another model; GPUs that become NUMA nodes get nodeMemory at least, and Hotplug
-// stays where the model supports it.
+// Remodel gives a file's NICs another model; GPUs that become NUMA nodes get nodeMemory at least, and NICs and GPUs
+// have Hotplug afterwards only where the model supports it.
 func TestLabOfAnotherModel(t *testing.T) {
 	for nic, want := range map[string]string{
 		"gve": "gve 128M false false gve 128M false false", "virtio": "virtio 64M true true virtio 64M true true",

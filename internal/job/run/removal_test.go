@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Two rails last until a device is removed, the third is short.
+// Two rails are slow, so that they last until a device is removed; the third is fast.
 const removalLab = `
     memory: 384M,
     sockets: [{name: s0}],
@@ -18,8 +18,8 @@ const removalLab = `
     gpus: [{name: gpu0, below: sw0, memory: 64M}, {name: gpu1, below: s0, memory: 64M},
            {name: gpu2, below: sw0, memory: 64M}]`
 
-// A sender's NIC and a receiver's GPU are removed: both transfers end with an error that names the device,
-// and the third rail is proved.
+// A NIC of one rail's sender and a GPU of another rail's receiver are removed: both transfers end with an error that
+// names the device, and the third rail is proved.
 //
 // Invariant: lab: A device that is removed while it is used ends its own transfers with ENODEV, and no others.
 func TestRemovalEndsItsOwnRails(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRemovalOfTheOnlyRail(t *testing.T) {
 	}
 }
 
-// The others do not wait for a participant that has left.
+// At a barrier the others do not wait for a participant that has left, nor after the context's end.
 func TestBarrierWithoutThoseWhoLeave(t *testing.T) {
 	b := newBarrier(t.Context(), 3)
 	waits := make(chan struct{})

@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A transfer takes less memory than it sends bytes.
+// A run with guests in this process takes less memory than it sends bytes.
 func TestMemoryIsBounded(t *testing.T) {
 	testkit.Slow(t)
 	o := options(256 << 20)
 	if testkit.Long() {
 		o.Size, o.GPUMemory = 4<<30, 512<<20
 	}
-	// resets the process's peak (proc(5))
+	// resets the process's peak of memory, VmHWM (proc(5))
 	testkit.OK(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 	before := status(t, "VmRSS")
 	rep := do(t, o)
@@ -107,8 +107,8 @@ func left(t *testing.T, cache string) (list []string) {
 		if err != nil {
 			continue
 		}
-		who := strings.LastIndex(string(b), ")") + 1 // "12 (name)"
-		fields := strings.Fields(string(b[who:]))    // state, ppid
+		who := strings.LastIndex(string(b), ")") + 1 // length of "12 (name)"
+		fields := strings.Fields(string(b[who:]))    // state, ppid and more
 		if fields[1] == strconv.Itoa(os.Getpid()) {
 			list = append(list, fmt.Sprintf("process %s", b[:who]))
 		}

@@ -13,7 +13,7 @@ import (
 //go:embed schema.json
 var Schema string
 
-// Report is the result of `vnic run`, and its --json (schema.json).
+// Report is the result of `vnic run`, which --json prints (schema.json).
 type Report struct {
 	Schema int   `json:"schema" jsonschema:"enum=1"`
 	Runs   []Run `json:"runs"` // one for each mode; with rails their sum
@@ -50,7 +50,7 @@ type Report struct {
 	Pcap *pcap.Report `json:"pcap,omitempty"` // what --pcap has written
 }
 
-// Rail is what a transfer of one direction of a rail has done.
+// Rail is the result of one direction of a rail in one mode.
 type Rail struct {
 	Rail    int    `json:"rail"`     // its number, that of the NICs in their guests
 	From    string `json:"from"`     // the NIC that sends: guest and NIC
@@ -65,7 +65,8 @@ type Rail struct {
 	Run
 }
 
-// Run is one mode's transfer, all rounds together.
+// Run is the result of one mode, all rounds together: in a Rail that of one direction of a rail, in Report.Runs that of
+// all transfers.
 type Run struct {
 	Mode  string `json:"mode" jsonschema:"enum=devmem,enum=copy"`
 	Bytes uint64 `json:"bytes"` // bytes of the application, in all rounds
@@ -123,7 +124,7 @@ type Where struct {
 	Host   uint64 `json:"host"`   // payload bytes anywhere else
 }
 
-// CPU is the guests' CPU time, in seconds, idle polling excluded.
+// CPU is the CPU time of both guests together, in seconds, idle polling excluded.
 type CPU struct {
 	User   float64 `json:"user"`
 	System float64 `json:"system"`
@@ -143,7 +144,7 @@ type LateTokens struct {
 	NoBuffer uint64 `json:"no_buffer"`
 }
 
-// AuditCount is what a scan of the guests' RAM found: 64-byte windows of the payload, at any alignment.
+// AuditCount is what scans of the guests' RAM found: pieces of the payload of 64 bytes or more, at any alignment.
 type AuditCount struct {
 	HitsSender   uint64 `json:"hits_sender"`
 	HitsReceiver uint64 `json:"hits_receiver"`
@@ -151,10 +152,10 @@ type AuditCount struct {
 	BytesScanned uint64 `json:"bytes_scanned"`
 }
 
-// Rate is bytes per second.
+// Rate returns Bytes per second; 0 if Seconds is 0.
 func (r *Run) Rate() float64 { return report.PerSecond(r.Bytes, r.Seconds) }
 
-// add adds the run of one direction of a rail to the sum of all, whose Seconds is the longest time.
+// add adds the run of one direction of a rail to the sum of all, whose Seconds and Rounds are the largest of all.
 func (rep *Report) add(sum, x *Run) {
 	rep.columns().Add(sum, x)
 	sum.Seconds, sum.Rounds = max(sum.Seconds, x.Seconds), max(sum.Rounds, x.Rounds)
@@ -172,7 +173,8 @@ func (rep *Report) add(sum, x *Run) {
 	}
 }
 
-// Fairness is Jain's index of the rates of a mode's rails: 1 if all are equal, down to 1/n; 0 without a rate.
+// Fairness returns Jain's index of the rates of a mode's n entries in Rails: 1 if all are equal, down to 1/n; 0 without
+// a rate.
 func (rep *Report) Fairness(mode string) float64 {
 	var sum, squares, n float64
 	for i := range rep.Rails {

@@ -16,18 +16,18 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// apt is apt-get with its own state below dir: it uses none of the system's, except for the settings in
-// aptKept. With an empty dpkg status, apt computes a package's whole closure, down to libc.
+// apt is apt-get with its own settings and state below dir. Of the system's settings newApt copies those that aptKept
+// matches. As the status of dpkg is empty, apt computes a package's whole closure, down to libc.
 type apt struct {
 	dir   string
 	suite string
 }
 
-// aptKept matches the system's apt settings that newApt copies.
+// aptKept matches the lines of "apt-config dump Acquire", the system's settings, that newApt copies.
 var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
 	`Check-Valid-Until |Check-Date )`)
 
-// lackingTools returns the tools that a fetch needs and this machine lacks.
+// lackingTools returns those of apt-get, apt-config and dpkg-deb that are not in PATH. A fetch needs all three.
 func lackingTools() (lacking []string) {
 	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -37,7 +37,7 @@ func lackingTools() (lacking []string) {
 	return lacking
 }
 
-// newApt writes an apt's configuration into dir.
+// newApt writes an apt's configuration for suite into dir. Of a backports suite the base suite is a source, too.
 func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
 	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log", "tmp"} {
@@ -50,7 +50,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		return nil, err
 	}
 	var conf strings.Builder
-	conf.WriteString("Acquire::Retries \"2\";\n") // the machine's settings override it
+	conf.WriteString("Acquire::Retries \"2\";\n") // the machine's Acquire::Retries, if any, overrides it
 	for line := range strings.SplitSeq(string(kept), "\n") {
 		if aptKept.MatchString(line) {
 			conf.WriteString(line + "\n")
@@ -66,7 +66,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 		{"Dir::Cache::pkgcache", filepath.Join(dir, "pkgcache")}, {"Dir::Cache::srcpkgcache", ""},
 		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
 		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
-		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // compressed ones double the time of lookups
+		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "false"}, // compressed indexes double the time of lookups
 		{"Acquire::ForceHash", "SHA256"},
 		{"Debug::NoLocking", "true"},
 	} {
@@ -89,8 +89,8 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-// command returns the settings to run one of apt's programs. Its temporary files are in t.dir, because an
-// interrupted apt does not remove them.
+// command returns the settings to run one of apt's programs in the working directory dir; stdout receives its lines.
+// The program's temporary files are in t.dir, because an interrupted apt does not remove them.
 func (t *apt) command(dir string, stdout func(string)) proc.Command {
 	return proc.Command{Dir: dir, Stdout: stdout,
 		Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf"), "TMPDIR=" + filepath.Join(t.dir, "tmp")}}
@@ -101,8 +101,8 @@ func (t *apt) update(ctx context.Context) error {
 	return aptError("suite "+t.suite, err)
 }
 
-// closure returns the named packages with their dependencies, in the suite's versions; what backports lack has the
-// version of the base suite. ErrNoPackage: there is no package of a name.
+// closure returns the named packages with their dependencies, in the suite's versions; a package that a backports suite
+// lacks has the base suite's version. The error is ErrNoPackage if apt-get fails and there is no package of some name.
 func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-get",
 		append([]string{"--print-uris", "-y", "-d", "install"}, names...)...)
@@ -117,7 +117,7 @@ func (t *apt) closure(ctx context.Context, names ...string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// has reports whether there is a package of this name, and not only a dependency on it.
+// has reports whether apt-cache shows a package of this name, which it does not if only dependencies have the name.
 func (t *apt) has(ctx context.Context, name string) bool {
 	out, err := t.command(t.dir, nil).Run(ctx, "apt-cache", "show", "--no-all-versions", name)
 	return err == nil && len(out) > 0
@@ -148,8 +148,8 @@ func parseURIs(text string) ([]Package, error) {
 	return list, nil
 }
 
-// download downloads packages into dir, and calls done with an estimate of the bytes so far. apt verifies the
-// packages.
+// download downloads packages into dir, and calls done with estimates of the bytes so far. apt verifies the packages'
+// hashes.
 func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
 	var total int64
 	args := []string{"-o", "APT::Status-Fd=1", "-q", "download"}
@@ -158,7 +158,7 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 		args = append(args, p.Name+"="+p.Version)
 	}
 	_, err := t.command(dir, func(line string) {
-		// dlstatus:ITEM:PERCENT:TEXT
+		// For a download apt prints dlstatus:ITEM:PERCENT:TEXT.
 		if f := strings.SplitN(line, ":", 4); len(f) == 4 && f[0] == "dlstatus" {
 			if pc, err := strconv.ParseFloat(f[2], 64); err == nil && pc >= 0 && pc <= 100 {
 				done(int64(pc / 100 * float64(total)))
@@ -171,11 +171,11 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 // Errors of a mirror's suite.
 var (
 	errExpired = errors.New("the mirror's copy is out of date") // its Release file is too old, or not valid yet
-	errTorn    = errors.New("the mirror's copy is not whole")   // files of different days, or missing ones
+	errTorn    = errors.New("the mirror's copy is not whole")   // files of different days, or a missing one with file:
 )
 
-// aptError classifies an error of apt by its messages, because the exit status does not distinguish causes.
-// An error that is no *proc.ToolError is returned unchanged.
+// aptError classifies an error of apt or dpkg-deb by the words on stderr, because the exit status does not distinguish
+// causes. The result begins with what. An error that is no *proc.ToolError is returned unchanged.
 func aptError(what string, err error) error {
 	var te *proc.ToolError
 	if !errors.As(err, &te) {
@@ -186,7 +186,7 @@ func aptError(what string, err error) error {
 	}
 	switch {
 	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large",
-		"received signal 25"): // SIGXFSZ
+		"received signal 25"): // 25 is SIGXFSZ: the limit of a file's size
 		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.Words()), Fix: fixSpace}
 	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
 		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.Words()),

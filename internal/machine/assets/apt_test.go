@@ -107,7 +107,7 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 	}
 }
 
-// apt's temporary files are in the directory of its state.
+// A program that apt.command runs makes its temporary files below the apt's directory.
 func TestAptsTemporaryFilesGoWithItsState(t *testing.T) {
 	needsApt(t)
 	dir := t.TempDir()

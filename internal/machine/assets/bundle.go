@@ -12,52 +12,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of bundles, and of their directories in the cache.
+// Names of bundles, which are also the names of their directories in the cache.
 const (
-	BundleTests      = "selftests-root"  // where the kernel's driver selftests run
-	BundleTools      = "selftests-tools" // tools that build the selftests, and their source
+	BundleTests      = "selftests-root"  // the root file system in which the kernel's driver selftests run
+	BundleTools      = "selftests-tools" // tools that build the selftests, and the kernel's source
 	BundleGuestTools = "guest-tools"     // packages of --tools
 	BundleHeaders    = "kernel-headers"  // headers for vnicgpu.ko (gpumodule)
 	BundleCompiler   = "compiler"        // a compiler for vnicgpu.ko
 )
 
-// GPUModules is the cache directory of built vnicgpu.ko files.
+// GPUModules is the name of the cache's directory of built vnicgpu.ko files.
 const GPUModules = "gpu-modules"
 
-// Bundle is a set of packages with their dependencies, which get a separate tree in the cache.
+// Bundle is a set of packages that are unpacked, with their dependencies, into a tree of their own in the cache.
 type Bundle struct {
 	Name     string
 	Title    string   // for messages; "": Name
-	Series   string   // distinguishes trees of the same Name, as one per kernel series
-	Packages []string // the first one's version is the tree's
-	Leave    []string // packages that are not installed although others need them
-	Only     []string // if not nil, only Packages and these are installed
+	Series   string   // distinguishes bundles of the same Name, as one per kernel series
+	Packages []string // the first one's version is the tree's, unless main is set
+	Leave    []string // dependencies that are not installed
+	Only     []string // if not nil, of the dependencies only these are installed
 	Suites   []string // suites to search, best first; nil: the suites of versions.lock
-	Want     string   // preferred version; "": that of versions.lock, else the first suite's
-	// Build processes the unpacked tree; may be nil.
+	Want     string   // preferred version; "": that of versions.lock, else that of the first usable suite
+	// Build processes the unpacked tree in root; may be nil.
 	Build func(ctx context.Context, root string) error
-	// Downloading receives the number of bytes before a download; may be nil.
+	// Downloading is called before a download, with the number of its bytes; may be nil.
 	Downloading func(bytes int64)
-	Needs       []string // files that the tree must have
-	// Mark is a file that finish makes after Build, and that the tree must have; "": none.
+	Needs       []string // paths of files in the tree that it must have
+	// Mark is an empty file that finish makes in the tree after Build, and that the tree must have; "": none.
 	Mark string
 
-	key   string                                       // in resolved.json; "": Name and Series
-	main  func(Package) bool                           // whose version is the tree's; nil: the first
-	pick  func(closure []Package) []Package            // nil: by Leave and Only
-	check func(ctx context.Context, root string) error // besides Needs; may be nil
+	key   string                                       // of the tree in resolved.json; "": Name and Series
+	main  func(Package) bool                           // selects the package whose version is the tree's; nil: Packages[0]
+	pick  func(closure []Package) []Package            // returns the packages to install; nil: by Leave and Only
+	check func(ctx context.Context, root string) error // checks the tree after Needs and Mark; may be nil
 }
 
 // Tree is a bundle's tree in the cache.
 type Tree struct {
 	Dir      string
-	Version  string // of the first package
+	Version  string // of the Bundle's main package (isMain)
 	Suite    string
 	Packages []Package
 	held     int // descriptor from hold; -1: closed
 }
 
-// Close allows the tree's removal from the cache.
+// Close ends the hold on the tree, which kept RemoveCached from removing it. Close of a nil Tree does nothing.
 func (t *Tree) Close() error {
 	if t == nil || t.held < 0 {
 		return nil
@@ -67,8 +67,8 @@ func (t *Tree) Close() error {
 	return unix.Close(fd)
 }
 
-// FetchBundle finds a bundle in the cache, or fetches it, and returns its tree and notes for the user. The
-// caller closes the Tree.
+// FetchBundle returns a bundle's tree and notes for the user. It fetches the bundle if the cache has no tree that
+// works, or if o.Refresh is set; with o.Offline it fetches nothing. The caller closes the Tree.
 func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -108,7 +108,7 @@ func FetchBundle(ctx context.Context, o Options, b Bundle) (*Tree, []string, err
 	return tree, notes, nil
 }
 
-// HasBundle reports whether the cache has a bundle's tree.
+// HasBundle reports whether resolved.json names a tree of a bundle and the tree's directory exists.
 func HasBundle(o Options, b Bundle) bool {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -127,7 +127,7 @@ func (b *Bundle) isMain(p Package) bool {
 	return p.Name == b.Packages[0]
 }
 
-// installed returns the packages of a closure that are to be installed.
+// installed returns the packages of a closure that are to be installed. It may change closure.
 func (b *Bundle) installed(closure []Package) []Package {
 	if b.pick != nil {
 		return b.pick(closure)
@@ -138,7 +138,7 @@ func (b *Bundle) installed(closure []Package) []Package {
 	})
 }
 
-// works returns an error if a tree lacks a file or does not work.
+// works returns an error if the tree in root lacks a file of Needs or Mark, or if check returns an error.
 func (b *Bundle) works(ctx context.Context, root string) error {
 	for _, f := range append(slices.Clone(b.Needs), b.Mark) {
 		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
@@ -151,7 +151,7 @@ func (b *Bundle) works(ctx context.Context, root string) error {
 	return b.check(ctx, root)
 }
 
-// finish runs Build in root and then writes Mark.
+// finish runs Build in root, and then makes the file Mark, if they are set.
 func (b *Bundle) finish(ctx context.Context, root string) error {
 	if b.Build != nil {
 		if err := b.Build(ctx, root); err != nil {

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A bundle is fetched once, without the packages of Leave; a missing package is named.
+// A bundle is fetched once, and then found in the cache. Packages of Leave are not installed. The error for a package
+// that no suite has names the package.
 func TestBundleIsFetchedOnce(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")
@@ -54,7 +55,7 @@ func TestBundleIsFetchedOnce(t *testing.T) {
 		!strings.Contains(err.Error(), "no-such-package") {
 		t.Errorf("got %v", err)
 	}
-	// apt-get would take this name for a regular expression.
+	// apt-get takes this name for a regular expression, which matches "tool".
 	b.Series, b.Packages = "like", []string{"too."}
 	if _, _, err := FetchBundle(t.Context(), o, b); !errors.Is(err, ErrNoPackage) {
 		t.Errorf("got %v", err)
@@ -68,7 +69,7 @@ func tools(version string) (list []fake) {
 	return list
 }
 
-// A bundle may have its own suites, and install only the dependencies in Only.
+// A bundle may name its suites, and install, of the dependencies, only those in Only.
 func TestBundleOfOtherSuites(t *testing.T) {
 	needsApt(t)
 	conf := filepath.Join(t.TempDir(), "apt.conf")
@@ -90,7 +91,7 @@ func TestBundleOfOtherSuites(t *testing.T) {
 		testkit.OK(t, tree.Close())
 	}
 	_, list, err := ListCache(o)
-	if err != nil || len(list) != 2 || list[0].Kind != BundleHeaders { // 1.3 and 1.4 share one
+	if err != nil || len(list) != 2 || list[0].Kind != BundleHeaders { // the bundles that want 1.3 and 1.4 share one tree
 		t.Errorf("%+v, %v", list, err)
 	}
 }

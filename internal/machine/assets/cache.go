@@ -19,21 +19,21 @@ import (
 
 // The cache (kinds in cachelist.go lists the other directories):
 //
-//	lock           locked (flock) by a process that fetches, imports or removes trees
-//	resolved.json  the last resolved and unpacked trees
-//	qemu/KEY/      a QEMU with its libraries; KEY: version and a hash of the packages, and of an import's files
-//	kernel/KEY/    a kernel, the same kernel unpacked (vmlinux), and its modules
-//	images/        see guest-images
-//	gpu-modules/   see gpumodule
-//	kvm.json       whether KVM works here, since this boot
-//	tmp/           incomplete trees; lockToAdd removes old ones
+//	lock           locked (flock) by a process that fetches or imports trees, or removes entries (RemoveCached)
+//	resolved.json  the current tree of QEMU, the kernel and each bundle
+//	qemu/KEY/      a QEMU with its libraries; KEY: version and a hash of the packages, and of an import's file names
+//	kernel/KEY/    a kernel, the same kernel unpacked (vmlinux; empty if it cannot be booted), and its modules
+//	images/        initramfs images of guests (package guestimages)
+//	gpu-modules/   vnicgpu.ko for guest kernels (package gpumodule)
+//	kvm.json       results of probes of KVM in this boot of the host (package qemu)
+//	tmp/           trees that are being made or removed; lockToAdd empties it
 //
-// A tree appears by one rename, and its files' contents do not change afterwards, but for vmlinux, so readers need
-// no lock.
+// A tree appears by one rename, and its files' contents do not change afterwards, but for vmlinux, so a process that
+// uses a tree does not need the cache's lock. It holds the tree (hold), so that RemoveCached does not remove it.
 type cache struct{ dir string }
 
-// CacheDir returns the cache's path, without creating it. The error is a *Missing if there is no path, or if
-// other users may write there, or own it (trust.go).
+// CacheDir returns the cache's path, without creating the cache. The error is a *Missing if there is no path, or if
+// users other than this one and root own something there or may write there (trust.go, also for exceptions).
 func CacheDir(o Options) (string, error) {
 	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
@@ -51,8 +51,8 @@ func CacheDir(o Options) (string, error) {
 	return dir, cache{dir}.check()
 }
 
-// lock creates the cache and locks it. While another process holds the lock, it calls waiting every 100 ms
-// until that returns an error or ctx ends.
+// lock creates the cache, if it does not exist, and locks it until unlock is called. While the cache is locked
+// otherwise, lock calls waiting at once and every 100 ms; it gives up if waiting returns an error or ctx ends.
 func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
@@ -64,7 +64,7 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	if err != nil {
 		return nil, c.noCache(err)
 	}
-	tick := time.NewTicker(100 * time.Millisecond) // flock cannot be cancelled
+	tick := time.NewTicker(100 * time.Millisecond) // a flock that waits cannot be cancelled
 	defer tick.Stop()
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -86,8 +86,8 @@ func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), e
 	}
 }
 
-// lockToAdd locks the cache for adding trees, and removes what killed processes have left. waited: another
-// vnic held the lock.
+// lockToAdd locks the cache for adding trees, and calls clean. waited is true if the lock was not free at once; then
+// progress was called, too.
 func (c cache) lockToAdd(ctx context.Context, progress func(Progress)) (unlock func(), waited bool, err error) {
 	unlock, err = c.lock(ctx, func() error {
 		if !waited {
@@ -110,7 +110,7 @@ func (c cache) noCache(err error) error {
 	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
-// resolved is resolved.json: the current tree by role or bundle.
+// resolved is resolved.json: the current tree by resolvedKey of a role or bundle.
 type resolved map[string]*tree
 
 type tree struct {
@@ -118,14 +118,14 @@ type tree struct {
 	Version  string    `json:"version"` // of the main package (Bundle.isMain)
 	Suite    string    `json:"suite"`
 	Fetched  time.Time `json:"fetched"`
-	Disk     int64     `json:"disk"` // bytes
+	Disk     int64     `json:"disk"` // bytes of its files
 	Packages []Package `json:"packages"`
-	For      []string  `json:"for,omitempty"` // imported, with only the files that these commands need
+	For      []string  `json:"for,omitempty"` // if imported: the commands whose files it has
 }
 
-// load reads resolved.json, without trees that no longer exist; a missing, forbidden or malformed one counts
-// as empty. A tree that others own or may write (trust.go) is an error. Of bundles' trees, which have many files, it
-// checks only the directory.
+// load reads resolved.json, without trees that no longer exist; if the file is missing, unreadable for this user or
+// malformed, the result is empty. A tree that users other than this one and root own or may write (trust.go) is an
+// error. Of bundles' trees, which have many files, load checks only the directory.
 func (c cache) load() (resolved, error) {
 	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
@@ -136,7 +136,7 @@ func (c cache) load() (resolved, error) {
 		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
 	if json.Unmarshal(b, &r) != nil || r == nil {
-		return resolved{}, nil // of another version, perhaps
+		return resolved{}, nil // of another version of vnic, perhaps
 	}
 	maps.DeleteFunc(r, func(_ string, t *tree) bool {
 		if t == nil || !filepath.IsLocal(t.Dir) {
@@ -159,7 +159,7 @@ func (c cache) load() (resolved, error) {
 
 func (c cache) save(r resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON replaces a file of the cache in dir by one rename.
+// SaveJSON writes v as JSON to the file of this name in dir, a cache, and replaces an old file by one rename.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -171,7 +171,8 @@ func SaveJSON(dir, name string, v any) error {
 	})
 }
 
-// clean removes what killed processes have left. The caller holds the lock.
+// clean removes the entries of tmp and temporary files of SaveJSON. The caller holds the lock, so killed processes have
+// left them; but kvm.json is written without the lock.
 func (c cache) clean() {
 	entries, _ := os.ReadDir(filepath.Join(c.dir, "tmp"))
 	for _, e := range entries {
@@ -183,8 +184,8 @@ func (c cache) clean() {
 	}
 }
 
-// Prune removes the entries of dir that were last modified more than unused ago, but for except and trees in use
-// (hold).
+// Prune removes the entries of dir whose modification time is longer ago than unused, but for the entry named except
+// and for trees that are held (hold).
 func Prune(dir string, unused time.Duration, except string) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -204,7 +205,8 @@ func Prune(dir string, unused time.Duration, except string) {
 	}
 }
 
-// free returns the free space at the nearest existing directory.
+// free returns the bytes that users without privilege can still write to the cache's file system. If the cache does not
+// exist, it asks at the nearest directory above that exists.
 func (c cache) free() (int64, error) {
 	for dir := c.dir; ; dir = filepath.Dir(dir) {
 		var st unix.Statfs_t

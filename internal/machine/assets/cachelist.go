@@ -18,25 +18,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is the error of entries in use.
+// ErrInUse is the error for an entry in use, and for a cache whose lock another process holds.
 var ErrInUse = errors.New("in use")
 
-// CacheEntry is an entry of the cache.
+// CacheEntry is an entry of one of the cache's directories (kinds), or such a directory if it is a symbolic link.
 type CacheEntry struct {
-	Name    string    `json:"name"`              // KIND/...
+	Name    string    `json:"name"`              // KIND/NAME; KIND of a linked directory
 	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "tmp", ...
-	Bytes   int64     `json:"bytes"`             // disk usage
-	Used    time.Time `json:"used"`              // last use, or creation
-	Current bool      `json:"current"`           // the tree that is used next
+	Bytes   int64     `json:"bytes"`             // disk usage; 0 of a link
+	Used    time.Time `json:"used"`              // last use, if uses set a time, else creation; zero of a link
+	Current bool      `json:"current"`           // resolved.json names this tree
 	Link    string    `json:"link,omitempty"`    // a symbolic link's target; links are not followed
-	InUse   bool      `json:"in_use"`            // by another process
-	PIDs    []int     `json:"pids,omitempty"`    // as far as known
-	For     []string  `json:"for,omitempty"`     // imported, with only these commands' files
-	Partial bool      `json:"partial,omitempty"` // being made, or left by a killed process
+	InUse   bool      `json:"in_use"`            // as far as this process can see
+	PIDs    []int     `json:"pids,omitempty"`    // other processes that use it, as far as known
+	For     []string  `json:"for,omitempty"`     // of a current tree, if imported: the commands whose files it has
+	Partial bool      `json:"partial,omitempty"` // being made or removed, or so left by a killed process
 }
 
-// kinds are the cache's directories, with patterns for vnic's own names: other files in a user's directory
-// must stay.
+// kinds are the cache's directories. ours reports whether vnic gives an entry such a name: RemoveCached must not remove
+// other files in a user's directory.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -64,13 +64,13 @@ func named(pattern string) func(*os.Root, string) bool {
 	return func(_ *os.Root, base string) bool { return re.MatchString(base) }
 }
 
-// partial reports whether a name is that of an incomplete entry.
+// partial reports whether an entry of this name is being made or removed, or was so left by a killed process.
 func partial(base string) bool {
 	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
 }
 
-// ListCache lists the entries of the cache.
+// ListCache returns the cache's directory and its entries; none if there is no cache.
 func ListCache(o Options) (dir string, list []CacheEntry, err error) {
 	if dir, err = CacheDir(o); err != nil {
 		return "", nil, err
@@ -158,7 +158,8 @@ func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry
 	return e
 }
 
-// usage returns a tree's disk usage as du does. It follows no links.
+// usage returns the disk usage of a file or tree in bytes, and as du does counts hard links once. It follows no
+// symbolic links.
 func usage(root *os.Root, name string) (n int64) {
 	type id struct{ dev, ino uint64 }
 	seen := map[id]bool{}
@@ -179,7 +180,8 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose returns the entries that names select: by name, kind, or a unique beginning of a name, also without its kind.
+// Choose returns the entries of list that names select: by name, kind, or a unique beginning of a name, also without
+// its kind. A name that selects none is an error.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -210,8 +212,9 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes the entries that choose selects, and returns the removed ones. Entries in use stay,
-// and the error names them; during a fetch or an import nothing is removed. Links are not followed.
+// RemoveCached removes the entries that choose selects, and returns the removed ones. Entries in use stay, as far as
+// this process can see the use, and the error names them. While the cache is locked, as during a fetch or an import,
+// RemoveCached removes nothing and returns ErrInUse. Of a symbolic link it removes the link, not the target.
 func RemoveCached(
 	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
 ) (removed []CacheEntry, err error) {
@@ -221,7 +224,7 @@ func RemoveCached(
 	}
 	c := cache{dir}
 	if _, err := os.Stat(dir); err != nil {
-		if errors.Is(err, os.ErrNotExist) { // do not create a cache
+		if errors.Is(err, os.ErrNotExist) { // c.lock would create the cache
 			_, err = choose(nil)
 			return nil, err
 		}
@@ -263,7 +266,7 @@ func RemoveCached(
 	return removed, errors.Join(errs...)
 }
 
-// remove removes an entry. The caller holds the cache's lock.
+// remove removes an entry, unless it is in use. The caller holds the cache's lock.
 func (c cache) remove(root *os.Root, e CacheEntry) error {
 	if e.Link != "" {
 		return root.Remove(e.Name)
@@ -278,7 +281,7 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// After the rename new processes do not find it.
+	// Renamed entries are not found by new processes while they are removed.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))
@@ -293,17 +296,17 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	return err
 }
 
-// hold prevents a tree's removal by RemoveCached and Prune, with a shared flock on its directory if the file system
-// has locks, and for a time by Prune in any case, as it sets the directory's time. It returns a descriptor, because
-// the garbage collector would close an os.File.
+// hold prevents a tree's removal by RemoveCached and Prune, with a shared flock on its directory if the file system has
+// locks, until the caller closes the descriptor. It also sets the directory's time, for Prune. It returns no os.File,
+// because the garbage collector would close that.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // holdAlone is brief
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // waits only for holders by holdAlone, which are brief
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
-	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // no locks
+	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // the file system has no locks
 		err = nil
 	}
 	var held, there unix.Stat_t
@@ -311,19 +314,19 @@ func hold(dir string) (fd int, err error) {
 		err = errors.Join(unix.Fstat(fd, &held), unix.Stat(dir, &there))
 	}
 	if err == nil && (held.Dev != there.Dev || held.Ino != there.Ino) {
-		err = os.ErrNotExist // it was replaced
+		err = os.ErrNotExist // the tree was replaced
 	}
 	if err != nil {
 		return -1, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, unix.Close(fd))
 	}
 	now := time.Now()
-	// It may fail for a cache that we may not write.
+	// Chtimes may fail for a cache that this user may not write.
 	_ = os.Chtimes(dir, now, now)
 	return fd, nil
 }
 
-// holdAlone locks a directory exclusively; false: another process has locked it. The caller closes the file,
-// which may be nil.
+// holdAlone locks the directory name in dir exclusively; false: it is locked otherwise (hold). If the directory cannot
+// be opened, the result is nil and true. The caller closes the file, if it is not nil, which ends the lock.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -336,8 +339,8 @@ func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	return f, true
 }
 
-// users returns the other processes that use files below dir, with their paths relative to dir. It sees only
-// this user's processes, or all for root.
+// users returns, by process ID, the paths relative to dir of the files below dir that other processes use. It sees only
+// processes whose files this user may see in /proc.
 func users(dir string) map[int][]string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
@@ -358,7 +361,7 @@ func users(dir string) map[int][]string {
 	return found
 }
 
-// opened lists the paths that a process uses.
+// opened returns the paths of a process's program, working directory, open files and mapped files.
 func opened(pid int) (paths []string) {
 	base := fmt.Sprintf("/proc/%d/", pid)
 	links := []string{base + "exe", base + "cwd"}

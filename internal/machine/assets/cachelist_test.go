@@ -22,7 +22,7 @@ const (
 	image = "images/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff.cpio"
 )
 
-// filled makes a cache with entries of five kinds, and other files.
+// filled makes a cache with one entry of each of five kinds, and files that are no entries.
 func filled(t *testing.T) cache {
 	t.Helper()
 	c := cache{filepath.Join(t.TempDir(), "cache")}

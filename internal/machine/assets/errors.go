@@ -23,17 +23,17 @@ var (
 	ErrOffline   = errors.New("not in the cache, and downloads are off")
 )
 
-// ErrNoPackage is the error of a suite that lacks a package.
+// ErrNoPackage is the error for a package that a suite lacks.
 var ErrNoPackage = errors.New("no package")
 
-// Advice of several errors.
+// Values of Missing.Fix, or parts of them.
 const (
 	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"
 	fixWrite = "set " + EnvCache + " to a directory that you may write"
 	giveBoth = "give QEMU and a kernel yourself (--qemu, --kernel, --modules)"
 )
 
-// Missing is the error for something that this machine lacks, with advice.
+// Missing is the error for something that this machine lacks or cannot use, with advice.
 type Missing struct {
 	What string // what is missing or unusable
 	Err  error
@@ -49,7 +49,9 @@ func cacheError(dir string, sentinel, err error, fix string) *Missing {
 	return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", sentinel, err), Fix: fix}
 }
 
-// CacheError adds advice to an error of the cache in dir: the disk is full, or the cache may not be written.
+// CacheError returns err as a *Missing with advice, if the disk or a quota is full, a file is at its size limit, or a
+// path that begins with dir, the cache, may not be read or written. It returns other errors, and those that have a
+// *Missing, as they are.
 func CacheError(dir string, err error) error {
 	var missing *Missing
 	switch {
@@ -67,7 +69,7 @@ func CacheError(dir string, err error) error {
 	return err
 }
 
-// below reports whether an error is about a file in dir.
+// below reports whether an error has a path that begins with dir.
 func below(dir string, err error) bool {
 	var p *fs.PathError
 	var l *os.LinkError

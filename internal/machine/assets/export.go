@@ -24,17 +24,18 @@ import (
 // Export is the input of WriteArchive.
 type Export struct {
 	Vnic    string    // version of the program
-	Program io.Reader // this vnic
-	For     []string  // the archive's commands
-	Modules []string  // paths of kernel modules
-	Extras  []string  // other entries of the cache, KIND/NAME
+	Program io.Reader // the executable file of vnic
+	For     []string  // commands of vnic for which the archive is made
+	Modules []string  // paths of kernel modules, in the kernel's tree
+	Extras  []string  // other entries of the cache, KIND/NAME: u-root's commands
 }
 
-// firmware are files below usr/share/qemu that QEMU opens, found with strace: pvh.bin for a kernel as ELF,
-// linuxboot_dma.bin for a bzImage.
+// firmware are files below usr/share/qemu that QEMU opens when it boots vnic's guests, found with strace: pvh.bin for
+// a kernel as ELF, linuxboot_dma.bin for a bzImage.
 var firmware = []string{"efi-virtio.rom", "kvmvapic.bin", "linuxboot_dma.bin", "multiboot_dma.bin", "pvh.bin"}
 
-// FetchCached returns the cache's QEMU and kernel, fetched if they are missing. The caller closes the result.
+// FetchCached returns the cache's QEMU, with vfio-user, and the cache's kernel. It fetches them if they are missing,
+// or with o.Refresh, but not with o.Offline. The caller closes the result.
 func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -49,8 +50,8 @@ func FetchCached(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// WriteArchive makes an archive of r, a result of FetchCached: QEMU, the kernel with x.Modules, x.Program and
-// x.Extras.
+// WriteArchive returns an archive of r, a result of FetchCached: the files of QEMU that guests need, the kernel with
+// x.Modules, x.Program (stripped), and x.Extras.
 func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	have, err := cache{r.Cache}.load()
 	if err != nil {
@@ -63,7 +64,7 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if !within(qemu, r.QEMU.Args[0]) || !within(kernel, r.Kernel.Image) {
 		return nil, fmt.Errorf("cache %s: another vnic has replaced QEMU or the kernel in this moment: try again", r.Cache)
 	}
-	files := map[string]string{} // by path in the archive
+	files := map[string]string{} // on this machine, by path in the archive
 	trees := resolved{}
 	add := func(role string, t tree, names []string) {
 		from := filepath.Join(r.Cache, t.Dir)
@@ -107,12 +108,13 @@ func (r *Resolved) WriteArchive(ctx context.Context, x Export) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Links are followed: the archive has none.
+	// open follows links: the archive has none.
 	open := func(p string) (fs.File, error) { return os.Open(files[p]) }
 	return offline.Write(ctx, m, bytes.NewReader(program), slices.Collect(maps.Keys(files)), open)
 }
 
-// qemuFiles returns the files of QEMU's tree that guests need: program, libraries, firmware.
+// qemuFiles returns the paths in root, QEMU's tree, of the files that guests need: program, its loader and libraries
+// (elfdeps), firmware.
 func qemuFiles(root string) ([]string, error) {
 	const program = "usr/bin/qemu-system-x86_64"
 	find := elfdeps.Finder{Root: root, LibraryPath: []string{"/" + Libraries}, Interpreter: "/" + Loader}
@@ -133,15 +135,15 @@ func qemuFiles(root string) ([]string, error) {
 	}
 	for _, f := range firmware {
 		name := path.Join("usr/share/qemu", f)
-		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // versions differ
+		if _, err := os.Stat(filepath.Join(root, name)); err == nil { // not all versions have all files
 			list = append(list, name)
 		}
 	}
 	return list, nil
 }
 
-// kernelFiles returns the kernel image, the modules, and modules.builtin and modules.dep if they exist,
-// relative to root.
+// kernelFiles returns the paths relative to root of the kernel image, of modules, and of modules.builtin and
+// modules.dep if they exist.
 func kernelFiles(root string, k *Kernel, modules []string) ([]string, error) {
 	files := append([]string{k.Image}, modules...)
 	for _, name := range []string{"modules.builtin", "modules.dep"} {
@@ -164,7 +166,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// partialKey returns a partial tree's name, from its version, and a hash of its packages and files.
+// partialKey returns the name of a tree with the files names: its version, and a hash of its packages and names.
 func partialKey(t *tree, names []string) string {
 	list := slices.Clone(t.Packages)
 	for _, n := range names {
@@ -173,11 +175,11 @@ func partialKey(t *tree, names []string) string {
 	return treeKey(t.Version, list)
 }
 
-// maxProgram bounds the program's size.
+// maxProgram bounds the size in bytes of the program that stripped reads.
 const maxProgram = 512 << 20
 
-// stripped returns an ELF program without the symbols and debug information that follow its segments. Files that
-// are no valid 64-bit little-endian ELF are returned whole.
+// stripped reads an ELF program and returns it without what follows its segments, such as symbols and debug
+// information. It returns files that are no valid 64-bit little-endian ELF whole.
 func stripped(r io.Reader) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
 	if err != nil {
@@ -199,7 +201,7 @@ func stripped(r io.Reader) ([]byte, error) {
 			end = max(end, p.Off+p.Filesz)
 		}
 	}
-	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // e_shoff, e_shnum and the size of Elf64_Ehdr
+	const shoff, shnum, headLen = 0x28, 0x3c, 0x40 // offsets of e_shoff and e_shnum, and the size of Elf64_Ehdr
 	if end < headLen {
 		return b, nil
 	}

@@ -28,13 +28,13 @@ const kernelRelease = "6.1.5-cloud-amd64"
 
 var commandsDir = "programs/u-root-" + strings.Repeat("0f", 32)
 
-// elfFile is the beginning of an ELF file without sections.
+// elfFile is an ELF header, of a file without sections and segments.
 var elfFile = "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x3e\x00\x01" + strings.Repeat("\x00", 31) +
 	"\x40\x00" + strings.Repeat("\x00", 10)
 
-// elfNeeding is an ELF file that needs one library.
+// elfNeeding returns an ELF file that needs one library.
 func elfNeeding(library string) string {
-	const header, section, entry = 64, 64, 16 // Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn
+	const header, section, entry = 64, 64, 16 // sizes of Elf64_Ehdr, Elf64_Shdr and Elf64_Dyn
 	names := "\x00" + library + "\x00"
 	dynamic := uint64(header + len(names))
 	b, err := binary.Append([]byte(nil), binary.LittleEndian, elf.Header64{
@@ -56,7 +56,8 @@ func elfNeeding(library string) string {
 	return string(b)
 }
 
-// fakeTrees are files of a QEMU and a kernel. The loader is a script that prints QEMU's version.
+// fakeTrees returns the contents, by role and path, of files of a QEMU and a kernel. The loader is a script that prints
+// QEMU's version.
 func fakeTrees() map[string]string {
 	modules := "usr/lib/modules/" + kernelRelease
 	return map[string]string{
@@ -100,7 +101,7 @@ func fakeCache(t *testing.T) Options {
 	return Options{CacheDir: c.dir, Offline: true, IgnoreSystemQEMU: true}
 }
 
-// exported makes an archive of a cache.
+// exported returns an archive of the cache of o, with these modules.
 func exported(t *testing.T, o Options, modules ...string) []byte {
 	t.Helper()
 	r, err := FetchCached(t.Context(), o)
@@ -162,8 +163,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 		}))
 	}
 	want := fakeTrees()
-	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link in the cache
-	want["kernel/vmlinux"] = ""                        // made by the importer, here empty
+	want["qemu/"+Libraries+"/libgcc_s.so.1"] = elfFile // a link in the exporting cache
+	want["kernel/vmlinux"] = ""                        // made by Import; empty, as the fake kernel cannot be unpacked
 	for _, not := range []string{"qemu/" + Libraries + "/libgcc_s.so.1.real", "qemu/usr/share/qemu/skiboot.lid",
 		"kernel/usr/lib/modules/" + kernelRelease + "/kernel/nvmet.ko"} {
 		delete(want, not)
@@ -186,7 +187,7 @@ func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	if missing := (*Missing)(nil); !errors.As(err, &missing) || !strings.Contains(missing.Fix, "--for") {
 		t.Errorf("%v", err)
 	}
-	// More files replace fewer, not the other way round.
+	// A tree with more files replaces one with fewer, but not the reverse.
 	kernel := func(o Options) []string {
 		have, err := cache{o.CacheDir}.load()
 		testkit.OK(t, err)
@@ -276,7 +277,7 @@ func fakeTree(dir string) *tree {
 	return &tree{Dir: dir, Version: "1", Suite: "test", Packages: fakePackages[roleQEMU], For: []string{"run"}}
 }
 
-// crafted makes an archive. A QEMU's tree without a directory gets the right one.
+// crafted returns an archive. If the QEMU's tree has no Dir, it gets the one that Import demands, and files lie in it.
 func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	t.Helper()
 	prefix := ""
@@ -299,7 +300,7 @@ func crafted(t *testing.T, trees resolved, files fstest.MapFS) []byte {
 	return b
 }
 
-// snapshot lists a cache's files, but for the lock and unpacked kernels.
+// snapshot lists a cache's files and their contents, but for the lock and unpacked kernels.
 func snapshot(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	testkit.OK(t, walkFiles(os.DirFS(dir), func(name string) {
@@ -328,7 +329,7 @@ func TestStrippedProgramRuns(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), t.Name()) {
 		t.Errorf("%v: %s", err, out)
 	}
-	for _, text := range []string{"", "no ELF", elfFile} { // unchanged
+	for _, text := range []string{"", "no ELF", elfFile} { // stripped does not change these
 		b, err := stripped(strings.NewReader(text))
 		if err != nil || string(b) != text {
 			t.Errorf("%.20q: %q, %v", text, b, err)

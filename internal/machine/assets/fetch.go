@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Environment variables for empty options.
+// Environment variables, which take the place of empty Options.
 const (
 	EnvCache   = "VNIC_CACHE"
 	EnvMirror  = "VNIC_MIRROR"
@@ -26,23 +26,23 @@ const (
 	EnvHeaders = "VNIC_HEADERS"
 )
 
-// Options are the sources of QEMU and the kernel.
+// Options are the sources of QEMU, the kernel and bundles, and what is needed.
 type Options struct {
-	CacheDir string // "" = $VNIC_CACHE, $XDG_CACHE_HOME/vnic, ~/.cache/vnic
+	CacheDir string // "" = $VNIC_CACHE, else $XDG_CACHE_HOME/vnic, else ~/.cache/vnic
 	Mirror   string // "" = $VNIC_MIRROR, else that of the machine's apt sources
 	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
-	QEMU     string // "" = $VNIC_QEMU, else of PATH if new enough, else the cache
-	Kernel   string // "" = $VNIC_KERNEL, else the cache
-	Modules  string // of Kernel; "" = $VNIC_MODULES, else /lib/modules/VERSION
-	Headers  string // of Kernel; "" = $VNIC_HEADERS, else found (gpumodule)
+	QEMU     string // "" = $VNIC_QEMU, else of PATH if new enough and not ignored, else the cache's
+	Kernel   string // "" = $VNIC_KERNEL, else the cache's
+	Modules  string // of a Kernel that the user names; "" = $VNIC_MODULES, else /lib/modules/VERSION if it exists
+	Headers  string // of the kernel; "" = $VNIC_HEADERS, else gpumodule finds or fetches them
 
 	KernelOnly       bool // no QEMU is needed
-	CachedQEMU       bool // only the cache's QEMU is needed
+	CachedQEMU       bool // only a QEMU is needed, and it must be the cache's
 	VFIOUser         bool // QEMU must have vfio-user-pci
 	IgnoreSystemQEMU bool
 	Offline          bool // download nothing
 	Whole            bool // no imported, partial trees
-	Refresh          bool // resolve again
+	Refresh          bool // resolve again what the cache has, unless Offline
 
 	Progress func(Progress) // not called concurrently; may be nil
 	Log      *slog.Logger   // may be nil
@@ -62,15 +62,15 @@ func (o *Options) oldest() string {
 	return MinQEMU
 }
 
-// will reports whether the tree t of a role or bundle exists, satisfies Whole, and is no QEMU that is too old.
+// will reports whether the tree t of a role or bundle is not nil, satisfies Whole, and is no QEMU that is too old.
 func (o *Options) will(key string, t *tree) bool {
 	return t != nil && !(o.Whole && t.For != nil) && !(key == roleQEMU && older(t.Version, o.oldest()))
 }
 
 // Binary is a QEMU that can be started.
 type Binary struct {
-	Args    []string `json:"args"`          // program and leading arguments
-	Env     []string `json:"env,omitempty"` // additions
+	Args    []string `json:"args"`          // program and its first arguments
+	Env     []string `json:"env,omitempty"` // additions to the environment
 	Version string   `json:"version"`       // upstream, as "11.1.2"
 	Source  string   `json:"source"`        // SourceGiven, SourceSystem, SourceCache
 }
@@ -78,17 +78,17 @@ type Binary struct {
 // Kernel is a bootable guest kernel.
 type Kernel struct {
 	Image   string `json:"image"`   // bzImage
-	ELF     string `json:"-"`       // unpacked; "" = none
+	ELF     string `json:"-"`       // path of the unpacked kernel; "" = none
 	Version string `json:"version"` // uname -r
-	Modules string `json:"modules"` // directory; "" = none
+	Modules string `json:"modules"` // directory of modules; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
-	Suite   string `json:"-"`       // "" = unknown
+	Suite   string `json:"-"`       // from which it was fetched; "" = unknown
 
-	// Partial are the commands for which the kernel was imported; "": it was not imported.
+	// Partial are the commands for which the kernel was imported, with commas; "": it was not imported.
 	Partial string `json:"-"`
 }
 
-// Boots returns the file to boot.
+// Boots returns the file to boot: the unpacked kernel, or the bzImage if there is none.
 func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
 // Package is a package of a tree, or one that versions.lock lists.
@@ -98,10 +98,10 @@ type Package struct {
 	Size    int64  `json:"size"`
 	SHA256  string `json:"sha256"`
 
-	file string // as apt prints it
+	file string // name of the .deb file, as apt prints it; "" for a package of resolved.json or versions.lock
 }
 
-// Resolved is the QEMU and the kernel for a run.
+// Resolved has the QEMU and the kernel for a run; one of them is zero with KernelOnly or CachedQEMU.
 type Resolved struct {
 	Cache    string
 	QEMU     Binary
@@ -109,10 +109,10 @@ type Resolved struct {
 	Untested []string // lines about untested versions
 	Notes    []string // messages for the user
 
-	held []int // of trees: see hold
+	held []int // descriptors of hold
 }
 
-// Close allows the removal of r's trees from the cache.
+// Close ends the holds on r's trees of the cache, which kept RemoveCached from removing them.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -122,7 +122,7 @@ func (r *Resolved) Close() error {
 	return errors.Join(errs...)
 }
 
-// Leave keeps r's trees held after an exec.
+// Leave makes the holds on r's trees outlast an exec: programs that this process executes or starts inherit them.
 func (r *Resolved) Leave() error {
 	for _, fd := range r.held {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
@@ -157,7 +157,7 @@ var roles = []Bundle{
 	},
 }
 
-// pickKernel selects the packages that contain the kernel: linux-binary-V and linux-modules-V in newer
+// pickKernel selects the packages that contain the kernel and its modules: linux-binary-V and linux-modules-V in newer
 // suites, linux-image-V in older ones.
 func pickKernel(closure []Package) []Package {
 	var list []Package
@@ -171,8 +171,8 @@ func pickKernel(closure []Package) []Package {
 	return list
 }
 
-// Fetch finds QEMU and a kernel, and fetches into the cache what is missing. It needs no privilege, and
-// several processes may run it at once.
+// Fetch finds QEMU and a kernel, and fetches into the cache what is missing, unless o.Offline is set. It needs no
+// privilege, and several processes may run it at once. The caller closes the result.
 func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	o.silence()
 	dir, err := CacheDir(o)
@@ -200,7 +200,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	return r, nil
 }
 
-// fromCache completes r from the cache, and fetches if necessary.
+// fromCache completes r from the cache. It fetches if the cache lacks a tree or o.Refresh is set, unless o.Offline is.
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []Bundle
 	for _, role := range roles {
@@ -245,7 +245,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = upstream(t.Version)
 		} else {
-			_ = unpackKernel(root) // else the bzImage is booted
+			_ = unpackKernel(root) // if that fails, guests boot the bzImage
 			r.Kernel, err = kernelOf(root)
 			r.Kernel.Suite = t.Suite
 			r.Kernel.Partial = strings.Join(t.For, ", ")
@@ -264,7 +264,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	return nil
 }
 
-// compare adds parts from outside the cache with untested versions to Untested.
+// compare adds a line to Untested for a QEMU or a kernel from outside the cache whose version is not the tested one.
 func (r *Resolved) compare() {
 	for _, p := range []struct{ role, version, source string }{
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
@@ -275,14 +275,14 @@ func (r *Resolved) compare() {
 	}
 }
 
-// Progress is one step of a fetch.
+// Progress is how far a step of a fetch, an import or a build is.
 type Progress struct {
 	Step        string // "wait", "update", "download", "unpack", "build"
 	What        string // as "qemu", or a suite
-	Done, Total int64  // bytes; if Total is 0: steps
+	Done, Total int64  // bytes; if Total is 0, Done counts steps or is 0
 }
 
-// String returns the step, as "download qemu, 45 %".
+// String returns the step and how far it is, as "download qemu, 45 %".
 func (p Progress) String() string {
 	s := p.Step + " " + p.What
 	switch {

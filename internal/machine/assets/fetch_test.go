@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched returns QEMU and a kernel from the user's cache.
+// fetched returns QEMU and a kernel from the user's cache, into which it fetches them if they are missing.
 func fetched(t *testing.T) *Resolved {
 	t.Helper()
 	if testing.Short() {
@@ -60,7 +60,7 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// withOldQEMU makes a fakeCache whose QEMU has no vfio-user.
+// withOldQEMU makes a fakeCache whose QEMU has the version 10.0.2, which lacks vfio-user.
 func withOldQEMU(t *testing.T) Options {
 	t.Helper()
 	o := fakeCache(t)
@@ -74,7 +74,7 @@ func withOldQEMU(t *testing.T) Options {
 func TestOldQEMUInTheCacheIsReplaced(t *testing.T) {
 	o := withOldQEMU(t)
 	o.Offline = false
-	t.Setenv("PATH", t.TempDir()) // without apt, fetching fails
+	t.Setenv("PATH", t.TempDir()) // without apt in PATH, fetching fails
 	r := testkit.Must(Fetch(t.Context(), o))(t)
 	testkit.Equal(t, "QEMU", r.QEMU.Version, "10.0.2")
 	testkit.NoError(t, r.Close())
@@ -91,7 +91,7 @@ func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	}
 }
 
-// needsApt skips the test without apt, and clears the environment that a fetch reads.
+// needsApt skips the test if PATH lacks apt-get or dpkg-deb, and clears variables that a fetch reads.
 func needsApt(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"apt-get", "dpkg-deb"} {
@@ -150,7 +150,7 @@ func TestCancelledFetchLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		cancel() // apt runs
+		cancel() // apt runs and has sent a request
 		<-r.Context().Done()
 	}))
 	defer s.Close()

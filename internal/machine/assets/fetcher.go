@@ -14,8 +14,9 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// fetchInto fetches the trees of want under the cache's lock, and returns notes about suites that were passed
-// over. It skips trees that the cache has, unless o.Refresh is set and it did not wait for the lock.
+// fetchInto fetches the trees of want under the cache's lock, and returns all current trees, and notes about suites
+// that were passed over. It skips trees for which o.will is true, unless o.Refresh is set and no other vnic held the
+// lock.
 func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
@@ -61,13 +62,14 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []Bundle) (have re
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
-		// Trees in use stay. Others stay for at least 30 days after their last use (hold), for file systems without locks.
+		// Machines may still run from the previous tree: Prune leaves trees that are held, or, as a file system may have no
+		// locks, whose last hold was less than 30 days ago.
 		Prune(filepath.Join(c.dir, role.Name), 30*24*time.Hour, filepath.Base(t.Dir))
 	}
 	return have, f.notes, nil
 }
 
-// fetcher is one fetch, with the suites that it has read.
+// fetcher is one call of fetchInto, with the suites that it has read.
 type fetcher struct {
 	cache   cache
 	o       *Options
@@ -84,7 +86,7 @@ func (f *fetcher) passOver(why error) {
 	}
 }
 
-// suite is a suite whose lists were fetched, or the error.
+// suite is a suite whose lists were fetched, or the error of that.
 type suite struct {
 	apt *apt
 	err error
@@ -102,20 +104,20 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 	return s.apt, s.err
 }
 
-// candidate is what one suite offers.
+// candidate is what one suite offers for a role or bundle: the packages to install, and the main package's version.
 type candidate struct {
 	apt     *apt
 	list    []Package
 	version string
 }
 
-// hopeless reports whether an error would occur with every suite.
+// hopeless reports whether an error is of a kind that other suites would have, too.
 func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
 // choose returns the candidate nearest to the preferred version, or the first if no version is preferred. It passes
-// over failed suites.
+// over suites in failed, by name, and those that offer nothing. After a hopeless error it asks no further suite.
 func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate
@@ -166,7 +168,7 @@ func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate
 	if err != nil {
 		return nil, err
 	}
-	// For an unknown name apt-get may select other packages.
+	// If a name is unknown, apt-get may take it for a pattern and select other packages.
 	for _, name := range r.Packages {
 		if !slices.ContainsFunc(closure, func(p Package) bool { return p.Name == name }) {
 			return nil, fmt.Errorf("suite %s: %w %s", suite, ErrNoPackage, name)
@@ -184,12 +186,12 @@ func (f *fetcher) offer(ctx context.Context, r Bundle, suite string) (*candidate
 	return c, nil
 }
 
-// notServed is the error of a failed download of packages that a suite lists.
+// notServed wraps the error of a failed download of packages that a suite lists.
 type notServed struct{ error }
 
 func (e notServed) Unwrap() error { return e.error }
 
-// fetch makes a role's tree from the best suite whose packages can be downloaded.
+// fetch makes the tree of a role or bundle from the best suite whose packages can be downloaded.
 func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	for failed := map[string]error{}; ; {
 		c, err := f.choose(ctx, r, failed)
@@ -204,7 +206,7 @@ func (f *fetcher) fetch(ctx context.Context, r Bundle) (*tree, error) {
 	}
 }
 
-// install makes a role's tree, unless the cache has a working one.
+// install makes the tree of a role or bundle from a candidate, unless the cache has this tree and it works.
 func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.Name, c.version, c.list); err != nil {
 		return nil, err
@@ -228,7 +230,7 @@ func (f *fetcher) install(ctx context.Context, r Bundle, c *candidate) (t *tree,
 	for _, p := range c.list {
 		download += p.Size
 	}
-	if err := f.cache.checkSpace(download * 6); err != nil { // files unpack to 4 to 5 times the size
+	if err := f.cache.checkSpace(download * 6); err != nil { // the packages, and their files with up to 5 times the size
 		return nil, err
 	}
 	if r.Downloading != nil {

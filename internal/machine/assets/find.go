@@ -21,14 +21,14 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Origins of a Binary or a Kernel.
+// Origins of a Binary, and, but for SourceSystem, of a Kernel.
 const (
 	SourceGiven  = "given"
 	SourceSystem = "system"
 	SourceCache  = "cache"
 )
 
-// ErrTooOld is the error of a QEMU that is too old.
+// ErrTooOld is the error for a QEMU that is too old.
 var ErrTooOld = errors.New("too old")
 
 var versionLine = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
@@ -42,7 +42,7 @@ func parseQEMUVersion(out string) (string, error) {
 	return m[1], nil
 }
 
-// Run runs a QEMU with more arguments to its end, and returns its standard output.
+// Run runs QEMU with Args and args until it ends, and returns its standard output.
 func (b Binary) Run(ctx context.Context, args ...string) ([]byte, error) {
 	return proc.Command{Env: b.Env}.Run(ctx, b.Args[0], slices.Concat(b.Args[1:], args)...)
 }
@@ -70,11 +70,11 @@ func CheckVersion(version, oldest string) error {
 		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 }
 
-// checkQEMU returns the QEMU at path, and an error if it does not run or is older than oldest.
+// checkQEMU returns the QEMU at path, and an error if it does not print its version or is older than oldest.
 func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
-	if strings.Contains(path, "/") { // machines start in another directory
+	if strings.Contains(path, "/") { // vnic starts machines in the directory /
 		if b.Args[0], err = filepath.Abs(path); err != nil {
 			return b, err
 		}
@@ -83,7 +83,7 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 		if ctx.Err() != nil {
 			return b, ctx.Err()
 		}
-		var start *os.PathError // the message has the path already
+		var start *os.PathError // Missing.What has the path already
 		if errors.As(err, &start) {
 			err = start.Err
 		}
@@ -93,8 +93,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// hostQEMU returns the QEMU that the user names, else the QEMU in PATH; Args nil: none. note is why the QEMU
-// in PATH cannot be used.
+// hostQEMU returns the QEMU that the user names, else, without o.IgnoreSystemQEMU, the QEMU in PATH; if Args is nil,
+// there is none that can be used. note is why the QEMU in PATH cannot be used; err is about a QEMU that the user names.
 func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
 	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
@@ -118,7 +118,7 @@ func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error
 	return Binary{}, note, nil
 }
 
-// givenKernel returns the kernel that the user names, with its modules; zero: none.
+// givenKernel returns the kernel that the user names, with the directory of its modules, if any; zero: none is named.
 func givenKernel(o *Options) (k Kernel, err error) {
 	image, modules := cmp.Or(o.Kernel, os.Getenv(EnvKernel)), cmp.Or(o.Modules, os.Getenv(EnvModules))
 	if image == "" {
@@ -149,10 +149,10 @@ func givenKernel(o *Options) (k Kernel, err error) {
 	return k, nil // all drivers may be built in
 }
 
-// builtImage is the bzImage in a kernel's build tree.
+// builtImage is the path of the bzImage in a kernel's build tree.
 const builtImage = "arch/x86/boot/bzImage"
 
-// bzImageOf returns advice for a path that is no bzImage.
+// bzImageOf returns advice for a path that is no bzImage: the path of one that was built there, if there is one.
 func bzImageOf(path string) string {
 	for _, dir := range []string{path, filepath.Dir(path)} {
 		built := filepath.Join(dir, builtImage)
@@ -163,7 +163,7 @@ func bzImageOf(path string) string {
 	return "give the path of a readable bzImage, of a build " + builtImage + " (--kernel)"
 }
 
-// notBzImages are files that users mistake for a bzImage.
+// notBzImages are the beginnings of files that users mistake for a bzImage.
 var notBzImages = []struct{ begins, desc string }{
 	{"\x7fELF", "an ELF file, as vmlinux is: that is what a bzImage is packed from"},
 	{"\x1f\x8b", "packed by gzip, as a vmlinux.gz is, or another machine's Image.gz"},
@@ -174,7 +174,7 @@ var notBzImages = []struct{ begins, desc string }{
 	{"0707", "an initramfs"},
 }
 
-// kernelVersion reads the version from a bzImage: uname -r.
+// kernelVersion reads the version from a bzImage, which uname -r will print.
 func kernelVersion(path string) (string, error) {
 	banner, err := KernelBanner(path)
 	if err != nil {
@@ -212,7 +212,7 @@ func KernelBanner(path string) (string, error) {
 		}
 		return "", errors.New("not a bzImage")
 	}
-	// setup_sects at 0x1f1 counts sectors after the first, syssize at 0x1f4 the rest in 16-byte paragraphs.
+	// setup_sects at 0x1f1 counts sectors of 512 bytes after the first; syssize at 0x1f4 is the rest in 16-byte units.
 	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
 	if st, err := f.Stat(); err == nil && st.Size() < whole {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)

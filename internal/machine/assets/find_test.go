@@ -27,7 +27,7 @@ func TestParseQEMUVersion(t *testing.T) {
 	}
 }
 
-// fakeQEMU puts a program that prints a QEMU version into PATH.
+// fakeQEMU puts a program that prints a QEMU version into PATH, and returns its path. It clears variables of a fetch.
 func fakeQEMU(t *testing.T, version string) string {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
@@ -108,7 +108,7 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
-// The error for a file that is no bzImage describes it.
+// The error for a file that is no bzImage describes the file, if its beginning is known, and advises what to give.
 func TestWhatIsGivenForAKernelIsNamed(t *testing.T) {
 	build := t.TempDir()
 	built := filepath.Join(build, builtImage)

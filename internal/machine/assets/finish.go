@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// MergeUsr links /bin, /sbin, /lib and /lib64 of a tree of packages into its /usr, as on Debian. It fails if
-// one of the four is a directory.
+// MergeUsr links /bin, /sbin, /lib and /lib64 of a tree of packages into its /usr, as on Debian, if they do not exist.
+// It fails if one of the four is a directory.
 func MergeUsr(root string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		if err := os.MkdirAll(filepath.Join(root, "usr", dir), 0o755); err != nil {
@@ -36,8 +36,8 @@ func MergeUsr(root string) error {
 	return nil
 }
 
-// CompilePython compiles the modules of the Python in a tree of packages: without that each program compiles
-// its imports.
+// CompilePython compiles the modules of the Python in a tree of packages, but for tests, idlelib and ensurepip. Without
+// that, Python would compile a program's imports each time that the program runs from a read-only image.
 func CompilePython(ctx context.Context, root string) error {
 	python := filepath.Join(root, "usr/bin/python3")
 	args := []string{"--library-path", filepath.Join(root, Libraries), python, "-m", "compileall", "-q",
@@ -53,8 +53,8 @@ func CompilePython(ctx context.Context, root string) error {
 	return nil
 }
 
-// RunByOwnLoader makes the dynamic programs below directories (patterns) of a tree of packages run with the
-// tree's loader and libraries. A script replaces each of them, because compilers call programs by path.
+// RunByOwnLoader makes the dynamic programs below dirs, which are patterns relative to root, a tree of packages, run
+// with the tree's loader and libraries. A script replaces each program, because compilers call programs by path.
 // RunByOwnLoader also calls MergeUsr.
 func RunByOwnLoader(root string, dirs ...string) error {
 	var programs []string
@@ -69,7 +69,7 @@ func RunByOwnLoader(root string, dirs ...string) error {
 					return err
 				}
 				st, err := e.Info()
-				// Some libraries are executable.
+				// Some libraries are executable and have an interpreter.
 				if err == nil && st.Mode()&0o111 != 0 && dynamic(path) && !strings.Contains(filepath.Base(path), ".so") {
 					programs = append(programs, path)
 				}
@@ -97,7 +97,7 @@ func RunByOwnLoader(root string, dirs ...string) error {
 	return nil
 }
 
-// ownLoader starts the program beside it, wherever the tree is, also by a link.
+// ownLoader is the script in place of a program X. It starts X.real beside it, wherever the tree is, also by a link.
 const ownLoader = `#!/bin/sh
 self=$(readlink -f "$0")
 libs=${self%/usr/*}/` + Libraries + `
@@ -126,8 +126,8 @@ func Contents(dir string) (list []string, err error) {
 	return list, err
 }
 
-// Squash makes a squashfs image of files, the same for the same files. program is mksquashfs with leading
-// arguments; level is zstd's.
+// Squash makes a squashfs image of files, with fixed times and owners, so that the same files give the same image.
+// program is mksquashfs with its first arguments; level is zstd's.
 func Squash(ctx context.Context, program, files []string, image string, level int, options ...string) error {
 	args := slices.Concat(program[1:], files, []string{image, "-all-root", "-comp", "zstd", "-Xcompression-level",
 		strconv.Itoa(level), "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-all-time", "0", "-mkfs-time", "0"},

@@ -23,27 +23,27 @@ import (
 // ErrPartial is the error for what an imported tree lacks.
 var ErrPartial = errors.New("not in the archive that was imported")
 
-// Partial returns the error for something that an imported tree lacks.
+// Partial returns the error for what, something that a tree lacks that was imported for the commands in have.
 func Partial(what, have string) *Missing {
 	return &Missing{What: what, Err: fmt.Errorf("%w (it is for %s)", ErrPartial, have),
 		Fix: "where there is a network, export again with this command's name in --for, or go on without --offline"}
 }
 
-// extra matches names of files that an archive may have besides QEMU and kernel: u-root's commands.
+// extra matches paths of files that an archive may have besides QEMU and kernel: u-root's commands.
 var extra = regexp.MustCompile(`^programs/u-root-[0-9a-f]{64}/[0-9A-Za-z._-]{1,100}$`)
 
 // Imported is the result of an import.
 type Imported struct {
 	Cache string   `json:"cache"`
-	For   []string `json:"for"`  // commands that now work without a network
-	Vnic  string   `json:"vnic"` // of the exporting vnic
+	For   []string `json:"for"`  // commands for which the archive was made
+	Vnic  string   `json:"vnic"` // version of the exporting vnic
 	Bytes int64    `json:"bytes"`
-	Trees []string `json:"trees"` // as in `vnic cache ls`
+	Trees []string `json:"trees"` // of the archive, named as in `vnic cache ls`
 }
 
-// Import reads an archive into the cache. It changes and removes no tree; its trees become the current ones,
-// except where the current one has the same packages and all their files. After an error the current trees are
-// as before. Import runs the archive's QEMU to check it.
+// Import reads an archive into the cache. It changes and removes no tree of the cache. The archive's trees become the
+// current ones, except where the current one has the same packages and all files of the archive's. After an error the
+// current trees are as before. Import runs the archive's QEMU, if there is one, to check it.
 func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -76,21 +76,21 @@ func Import(ctx context.Context, o Options, r io.Reader) (*Imported, error) {
 	return &im.done, nil
 }
 
-// word matches text that may be shown.
+// word matches a command's name, a version or a suite that may be shown.
 var word = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+:~_-]{0,99}$`)
 
 type importer struct {
 	cache    cache
-	root     *os.Root // at work
-	work     string   // its files lie as in the cache
+	root     *os.Root // of the directory work
+	work     string   // directory in tmp, in which files lie as in the cache
 	progress func(Progress)
 	trees    resolved
-	extra    []string // KIND/NAME
+	extra    []string // other entries, KIND/NAME
 	read     int64
 	done     Imported
 }
 
-// begin checks the manifest, and the space for its files.
+// begin takes the manifest and checks what offline.Read does not, and that there is space for the files.
 func (im *importer) begin(m *offline.Manifest) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", offline.ErrFormat, fmt.Sprintf(format, args...))
@@ -100,7 +100,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	if err := d.Decode(&im.trees); err != nil {
 		return bad("its trees: %v", err)
 	}
-	files := map[string][]string{} // by directory
+	files := map[string][]string{} // paths in a tree, by the tree's directory
 	for _, f := range m.Files {
 		if extra.MatchString(f.Path) {
 			kind, rest, _ := strings.Cut(f.Path, "/")
@@ -142,7 +142,7 @@ func (im *importer) begin(m *offline.Manifest) error {
 	im.done.Cache, im.done.For, im.done.Vnic, im.done.Bytes = im.cache.dir, m.For, m.Vnic, m.Total()
 	need := m.Total()
 	if im.trees[roleKernel] != nil {
-		need += 96 << 20 // unpacked
+		need += 96 << 20 // for the unpacked kernel
 	}
 	return im.cache.checkSpace(need)
 }
@@ -168,7 +168,7 @@ func (im *importer) put(f offline.File, r io.Reader) error {
 	return nil
 }
 
-// explain makes an error's path absolute for CacheError.
+// explain makes the path of an *os.PathError absolute for CacheError.
 func (im *importer) explain(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -177,8 +177,8 @@ func (im *importer) explain(err error) error {
 	return err
 }
 
-// finish completes the trees, checks that they work, and moves them into the cache. The caller holds the
-// cache's lock.
+// finish completes the trees, checks that they work, moves them and the other entries into the cache, and makes the
+// trees current, as Import says. The caller holds the cache's lock.
 func (im *importer) finish(ctx context.Context) error {
 	have, err := im.cache.load()
 	if err != nil {
@@ -206,7 +206,7 @@ func (im *importer) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, name := range slices.Compact(im.extra) { // sorted, as the manifest is
+	for _, name := range slices.Compact(im.extra) { // im.extra is sorted, as the manifest is
 		if err := im.move(name); err != nil {
 			return err
 		}
@@ -219,7 +219,7 @@ func (im *importer) finish(ctx context.Context) error {
 	return im.cache.save(have)
 }
 
-// move moves a file or directory into the cache, unless it exists there.
+// move moves a file or directory of this path from work into the cache, unless it exists there.
 func (im *importer) move(name string) error {
 	to := filepath.Join(im.cache.dir, filepath.FromSlash(name))
 	if _, err := os.Lstat(to); err == nil {
@@ -231,7 +231,7 @@ func (im *importer) move(name string) error {
 	return os.Rename(filepath.Join(im.work, filepath.FromSlash(name)), to)
 }
 
-// covers reports whether the cache's tree old has the same packages as t, and all of t's files.
+// covers reports whether the cache's tree old has the same packages as t, and files of all names in t.
 func (im *importer) covers(old, t *tree) bool {
 	same := func(a, b Package) bool { return a.Name == b.Name && a.SHA256 == b.SHA256 }
 	if !slices.EqualFunc(old.Packages, t.Packages, same) {

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mirror is a package archive, signed with its own key.
+// mirror is a package archive below dir, which is signed with a key of its own.
 type mirror struct {
 	t       *testing.T
 	dir     string
@@ -57,7 +57,7 @@ func fakeKernel(version string) []fake {
 	}
 }
 
-// fakeQEMUPackage returns QEMU's package, whose loader prints the version.
+// fakeQEMUPackage returns a package of QEMU with a loader that prints the version.
 func fakeQEMUPackage(version string) fake {
 	return fake{"qemu-system-x86", version, "", map[string]string{
 		Loader:                       "#!/bin/sh\necho QEMU emulator version " + upstream(version) + "\n",
@@ -69,7 +69,7 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.packages(suite, validUntil, fakeKernel(version)...)
 }
 
-// packages puts packages into a suite. validUntil is the expiry of its Release file; zero: none.
+// packages makes a suite of these packages. validUntil is the expiry of the suite's Release file; zero: none.
 func (m *mirror) packages(suite string, validUntil time.Time, list ...fake) {
 	m.t.Helper()
 	var index strings.Builder
@@ -104,11 +104,11 @@ func (m *mirror) deb(control string, files map[string]string) []byte {
 	return b
 }
 
-// unrelated is an index without needed packages.
+// unrelated is the index of a suite without the packages that the tests need.
 var unrelated = "Package: unrelated\nVersion: 1\nArchitecture: all\nFilename: pool/u.deb\nSize: 1\n" +
 	"SHA256: " + strings.Repeat("0", 64) + "\n"
 
-// suite writes a suite's index and its signed Release file.
+// suite writes a suite's index, and its signed Release file with this expiry; zero: none.
 func (m *mirror) suite(name, index string, validUntil time.Time) {
 	m.t.Helper()
 	const packages = "main/binary-amd64/Packages"
@@ -139,7 +139,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	expired, torn := ": "+errExpired.Error()+" (Release file for file:", ": "+errTorn.Error()
 	for name, c := range map[string]struct {
 		spoil func(*mirror) // damages the mirror
-		from  string        // of the kernel; "" = an error
+		from  string        // suite of the kernel that Fetch uses; "" = an error
 		says  string        // note or error; "" = none
 	}{
 		"none":        {func(*mirror) {}, newest, ""},
@@ -203,7 +203,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	}
 }
 
-// Versions other than the tested ones are used, and named once.
+// Versions other than the tested ones are used, and Untested has one line for each.
 func TestNewerVersionsAreSaidOnce(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
@@ -245,7 +245,7 @@ func (m *mirror) remove(path string) {
 	testkit.OK(m.t, os.RemoveAll(filepath.Join(m.dir, path)))
 }
 
-// replace changes a byte of each package of a pool.
+// replace changes the last byte of each package in a directory.
 func (m *mirror) replace(path string) {
 	m.t.Helper()
 	files, _ := filepath.Glob(filepath.Join(m.dir, path, "*.deb"))
@@ -268,7 +268,8 @@ func (m *mirror) script(cache, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// The second script that fetches a tree waits for the first (tools/debs.sh).
+// A script that fetches a tree waits while another script fetches, and uses the tree that the other made
+// (tools/debs.sh).
 func TestScriptsWaitForOneAnother(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("good", "6.12-1", time.Time{})
@@ -282,7 +283,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	testkit.OK(t, cmd.Start())
-	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching"; next it requests the lock
+	testkit.OK(t, testkit.Err(log.ReadString('\n'))) // "fetching"; next the script requests the lock
 	for _, f := range []string{".complete", "boot/vmlinuz-1.2.3", "usr/lib/modules/1.2.3/x"} {
 		f = filepath.Join(tools, "kernel-good", f)
 		testkit.OK(t, os.MkdirAll(filepath.Dir(f), 0o755))
@@ -296,7 +297,7 @@ func TestScriptsWaitForOneAnother(t *testing.T) {
 	}
 }
 
-// Scripts do not depend on one suite (tools/debs.sh).
+// If a script cannot use a suite, it notes that and tries the next suite (tools/debs.sh).
 func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 	m := newMirror(t)
 	m.kernel("expired", "7.2-1", time.Now().Add(-time.Hour))

@@ -28,30 +28,31 @@ const (
 	ipv6Next    = 6
 	tcpSeq      = 4
 	tcpAck      = 8
-	tcpOffset   = 12 // and the bits that are reserved or for accurate ECN
+	tcpOffset   = 12 // the data offset, and bits that are reserved or for accurate ECN
 	tcpFlags    = 13
 	tcpWindow   = 14
 	tcpCsum     = 16
 	tcpUrgent   = 18
 )
 
-// Possible reports whether a frame could be part of a Merge, by its parsed headers. Begin and Continues may
-// still refuse it.
+// Possible reports whether a frame could be part of a Merge, by its Meta and its length of payload. Vouched, Begin and
+// Continues may still refuse it.
 func Possible(m *splitter.Meta, payload uint32) bool {
 	h := &m.Headers
 	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 && payload == h.PayloadLen() &&
 		h.TCPFlags&^(splitter.PSH|splitter.CWR) == splitter.ACK && (h.IPv6 || h.L4Off-h.L3Off == ipv4Len)
 }
 
-// Vouched reports whether a frame's checksum may be left out of a GSO packet: it is good, or partial with the
-// value that a segmenter would write. sum is the payload's sum (splitter.Sum), if NeedsSum.
+// Vouched reports whether a GSO packet may leave out the checksum of a frame for which Possible is true: it is
+// CsumGood, or CsumNone but right and not 0xffff, or partial with the value that a segmenter would write. sum is the
+// payload's sum (splitter.Sum) if NeedsSum is true, and else not used.
 func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 	h := &m.Headers
 	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
 	switch m.Csum {
 	case splitter.CsumGood:
 		return true
-	case splitter.CsumPartial: // as a segmenter would write it
+	case splitter.CsumPartial:
 		return field == splitter.PseudoSum(h, hdr, uint32(h.HdrLen-h.L4Off)+payload)
 	case splitter.CsumNone:
 		return field != 0xffff && splitter.VerifyL4(h, hdr, payload, sum) == splitter.CsumGood
@@ -62,14 +63,14 @@ func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
 // NeedsSum reports whether Vouched needs the payload's sum.
 func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
 
-// Merge is a sequence of frames of one flow that become one GSO packet. It refers to the first frame's header
-// and Meta, which must not change, unless Keep was called.
+// Merge is a sequence of frames of one flow that can become one GSO packet. It refers to the first frame's header and
+// Meta, or after Keep to copies of them. These must not change while the Merge is in use.
 type Merge struct {
 	hdr     []byte
 	meta    *splitter.Meta
 	mss     uint32
 	payload uint32
-	max     uint32 // of payload
+	max     uint32 // most bytes of payload
 	frames  uint32
 	fixedID bool
 	psh     bool
@@ -77,7 +78,7 @@ type Merge struct {
 }
 
 // Begin makes g the Merge of one frame for which Possible is true; false: none can begin with it, and g is
-// empty. max is the length of the longest GSO packet, headers included.
+// empty. max is the length of the longest GSO packet, all headers included.
 func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	*g = Merge{}
 	h := &m.Headers
@@ -93,7 +94,8 @@ func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
 	return true
 }
 
-// headerGood reports whether a segmenter would write the same IPv4 header.
+// headerGood reports whether an IPv4 header has neither fragment bits nor the reserved one, and the checksum that a
+// segmenter would write; it returns true for IPv6.
 func headerGood(hdr []byte, h *splitter.Headers) bool {
 	if h.IPv6 {
 		return true
@@ -104,7 +106,7 @@ func headerGood(hdr []byte, h *splitter.Headers) bool {
 }
 
 // Keep copies the first frame's header to dst, which has room for splitter.MaxHeader bytes, and its Meta to
-// m: the frame's memory may then be reused.
+// m. The memory of the originals may then be reused; g refers to dst and m instead.
 func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta
@@ -114,10 +116,10 @@ func (g *Merge) Keep(dst []byte, m *splitter.Meta) {
 // First returns the first frame's header and Meta.
 func (g *Merge) First() (hdr []byte, m *splitter.Meta) { return g.hdr, g.meta }
 
-// MSS returns the payload length of the frames, but for a shorter last one.
+// MSS returns the payload length of each frame, except that the last one may be shorter.
 func (g *Merge) MSS() uint32 { return g.mss }
 
-// Flow reports whether a frame is of the Merge's flow.
+// Flow reports whether f is the flow of the Merge.
 func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
 
 // Continues reports whether a frame for which Possible is true continues the Merge. The caller checks this
@@ -129,8 +131,8 @@ func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
 		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
 }
 
-// sameHeader reports whether hdr and the first header agree where segments must. The two headers have the
-// same offsets and lengths.
+// sameHeader reports whether hdr and the first header agree where segments must. The caller has checked that both have
+// the same offsets and lengths.
 func (g *Merge) sameHeader(hdr []byte) bool {
 	h := &g.meta.Headers
 	a, b := g.hdr, hdr
@@ -152,7 +154,8 @@ func (g *Merge) sameHeader(hdr []byte) bool {
 		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
 }
 
-// follows reports whether hdr has the next IPv4 identification. The second frame decides whether they rise.
+// follows reports whether hdr's IPv4 identification continues those of the Merge. They rise by one, or all are equal,
+// which the second frame decides. For IPv6 follows returns true.
 func (g *Merge) follows(hdr []byte) bool {
 	h := &g.meta.Headers
 	if h.IPv6 {
@@ -166,7 +169,7 @@ func (g *Merge) follows(hdr []byte) bool {
 	return !g.fixedID && uint32(d) == g.frames
 }
 
-// Add adds a frame that continues the Merge.
+// Add adds a frame for which Continues is true.
 func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
 	idOff := g.meta.Headers.L3Off + ipv4ID
 	if g.frames == 1 && !m.Headers.IPv6 {
@@ -181,14 +184,14 @@ func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
 // Frames returns the number of frames.
 func (g *Merge) Frames() int { return int(g.frames) }
 
-// Payload returns the frames' bytes of payload.
+// Payload returns the sum of the frames' payload lengths.
 func (g *Merge) Payload() uint32 { return g.payload }
 
 // Ended reports whether no frame can continue the Merge.
 func (g *Merge) Ended() bool { return g.ended || g.payload == g.max || g.frames == MaxFrames }
 
-// Header writes the GSO packet's header to dst, which has room for splitter.MaxHeader bytes, and its Meta to
-// m. The checksum is partial.
+// Header writes the header of the GSO packet of at least two frames to dst, which has room for splitter.MaxHeader
+// bytes, and its Meta to m. It returns the part of dst that it wrote. The TCP checksum is partial.
 func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
 	dst = dst[:copy(dst, g.hdr)]
 	*m = *g.meta

@@ -23,7 +23,7 @@ type frame struct {
 type spec struct {
 	v6, partial bool
 	vlans, opts int
-	ext         int // bytes of destination options
+	ext         int // with v6: length of the header of destination options, 0 for none
 	seq         uint32
 	id          uint16
 	df          bool
@@ -45,7 +45,7 @@ func (s spec) frame(t testing.TB) *frame {
 	tcp[12], tcp[13] = byte(len(tcp)/4)<<4, s.flags|splitter.ACK
 	be.PutUint16(tcp[14:], 500)
 	for i := 20; i < len(tcp); i++ {
-		tcp[i] = 1 // no operation
+		tcp[i] = 1 // the option "no operation"
 	}
 	if s.v6 {
 		ip := make([]byte, 40+s.ext)
@@ -94,7 +94,7 @@ func (f *frame) sum(partial bool) {
 
 func (f *frame) len() uint32 { return uint32(len(f.payload)) }
 
-// bytes returns the frame with a complete checksum.
+// bytes returns the frame; a partial checksum is completed in the copy.
 func (f *frame) bytes() []byte {
 	hdr, m := bytes.Clone(f.hdr), f.meta
 	if m.Csum == splitter.CsumPartial {
@@ -113,7 +113,7 @@ type unit struct {
 	frames []*frame
 }
 
-// cut returns the unit's frames from the segmenter.
+// cut returns the unit's only frame, or the segments of the merged packet. It completes partial checksums.
 func (u *unit) cut(t testing.TB) (out [][]byte) {
 	t.Helper()
 	if len(u.frames) == 1 {
@@ -145,7 +145,7 @@ func (u *unit) cut(t testing.TB) (out [][]byte) {
 	return out
 }
 
-// merge merges frames as a NIC that receives them in this order.
+// merge merges frames like a NIC that receives them in this order and has at most one open Merge. max is as for Begin.
 func merge(frames []*frame, max uint32) (units []*unit) {
 	var open *unit
 	for _, f := range frames {
@@ -168,7 +168,7 @@ func merge(frames []*frame, max uint32) (units []*unit) {
 	return units
 }
 
-// sizes returns the units' numbers of frames, and checks that cutting gives the frames.
+// sizes returns the units' numbers of frames, and checks that cutting the units gives the frames again.
 func sizes(t testing.TB, frames []*frame, units []*unit) (n []int) {
 	t.Helper()
 	var got, want [][]byte
@@ -225,13 +225,13 @@ func TestDifferencesEndAMerge(t *testing.T) {
 	type change func(f *frame)
 	ip := func(off int, v byte) change { return func(f *frame) { f.hdr[l3+off] ^= v } }
 	tcp := func(off int, v byte) change { return func(f *frame) { f.hdr[int(f.meta.Headers.L4Off)+off] ^= v } }
-	whole, joins := []int{3}, []int{1, 2}      // joins: the changed frame begins a merge
-	alone, last := []int{1, 1, 1}, []int{2, 1} // it stays alone, or ends the first merge
+	whole, joins := []int{3}, []int{1, 2}      // joins: the changed frame begins a new merge
+	alone, last := []int{1, 1, 1}, []int{2, 1} // alone: no two frames merge; last: the changed frame ends the merge
 	for name, c := range map[string]struct {
 		s      spec
-		change change // of the second of three
-		also   bool   // of the third
-		resum  bool   // checksums are corrected
+		change change // of the second of three frames
+		also   bool   // change changes the third frame, too
+		resum  bool   // the checksums of all frames are corrected
 		want   []int
 	}{
 		"none":                      {resum: true, want: whole},
@@ -300,7 +300,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 			}
 			units := merge(frames, anyLen)
 			var n []int
-			if name == "partial checksum" { // a segmenter would write another one
+			if name == "partial checksum" { // a segmenter would write another checksum
 				for _, u := range units {
 					n = append(n, len(u.frames))
 				}
@@ -314,7 +314,7 @@ func TestDifferencesEndAMerge(t *testing.T) {
 	}
 }
 
-// ones makes the checksum 0xffff, where a segmenter would write 0.
+// ones sets the first two bytes of payload so that the right checksum is 0, and writes 0xffff, which verifies, too.
 func ones(f *frame) {
 	h := &f.meta.Headers
 	f.payload[0], f.payload[1] = 0, 0
@@ -415,7 +415,8 @@ func TestMergeAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "allocations", n, 0)
 }
 
-// FuzzMerge makes frames of one flow, changes some, and checks that cutting merged packets gives them again.
+// FuzzMerge makes frames of one flow, changes some, and checks that no merged packet is too long or has too many
+// frames, and that cutting the units gives the frames again.
 func FuzzMerge(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(0))
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}, uint32(anyLen), byte(3))
@@ -435,12 +436,12 @@ func FuzzMerge(f *testing.F) {
 			if !fixed {
 				s.id++
 			}
-			if op&1 != 0 && len(f.hdr) > 0 { // op tells which checksums are corrected
+			if op&1 != 0 && len(f.hdr) > 0 { // op&2: correct the IPv4 checksum; op&4: that of TCP
 				f.hdr[int(pos)%len(f.hdr)] ^= v
 				h := f.meta.Headers
 				if splitter.Parse(f.hdr, uint32(len(f.hdr)+len(f.payload)), &h) != nil || h.Class != splitter.TCP ||
 					int(h.HdrLen) != len(f.hdr) || h.FrameLen != uint32(len(f.hdr)+len(f.payload)) {
-					continue // refused, or not TCP
+					continue // no TCP frame of the same lengths any more: it is left out
 				}
 				f.meta.Headers = h
 				if op&2 != 0 {
@@ -458,7 +459,7 @@ func FuzzMerge(f *testing.F) {
 				f.sum(s.partial)
 			}
 			if f.meta.Csum == splitter.CsumPartial && !f.meta.CsumAllowed(f.meta.Headers.FrameLen) {
-				continue // refused
+				continue // not allowed on the wire: it is left out
 			}
 			frames = append(frames, f)
 		}

@@ -18,11 +18,13 @@ import (
 
 const buildLimit = 10 * time.Minute
 
-// notOurs are environment variables that would change a build.
+// notOurs are environment variables that would change a build; build unsets them.
 var notOurs = []string{"MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_OUTPUT", "KBUILD_EXTMOD", "KBUILD_EXTRA_SYMBOLS",
 	"ARCH", "CROSS_COMPILE", "M", "O", "MO", "W", "C", "V"}
 
-// build builds the module in work and moves it to path.
+// build builds the module in the directory work, removes the log of an earlier failure, and moves the module to path.
+// If make or strip fails, or the log has a warning, build saves the log and returns an error; if ctx has ended, it
+// saves none.
 func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path string) error {
 	module, bin := filepath.Join(work, "module"), filepath.Join(work, "bin")
 	for _, d := range []string{module, bin} {
@@ -47,7 +49,7 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	if err := os.WriteFile(cc, []byte(c.wrapper(ctx, work)), 0o755); err != nil {
 		return err
 	}
-	// No BTF, which needs pahole and vmlinux. The shell keeps stdout and stderr in order.
+	// The module has no BTF, which needs pahole and vmlinux. The shell joins stdout and stderr, which keeps their order.
 	const sh, joined = "sh", `exec "$@" 2>&1`
 	args := []string{"-c", joined, sh, "make", "-s", "-j", strconv.Itoa(runtime.NumCPU()), "-C", tree,
 		"CC=" + cc, "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Wno-attributes -ffile-prefix-map=" + work + "/=",
@@ -78,12 +80,12 @@ func (o *Options) build(ctx context.Context, h *headers, c *compiler, work, path
 	return os.Rename(made, path)
 }
 
-// warning matches a warning about a source or header file.
+// warning matches a compiler's warning about a source or header file.
 var warning = regexp.MustCompile(`(?m)^[^\s:]+\.[ch]:[0-9:]* warning`)
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".ko") + ".log" }
 
-// failed saves the log of a failed build, and returns an error with its path.
+// failed saves the log of a failed build, and returns an error with the log's path.
 func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string) error {
 	if err := os.WriteFile(logOf(path), log.Bytes(), 0o644); err != nil {
 		return errors.Join(err, why)
@@ -91,8 +93,8 @@ func (o *Options) failed(why error, c *compiler, log *bytes.Buffer, path string)
 	return o.missing(fmt.Errorf("%w by %s: %s", why, c.name, logOf(path)), "boot another kernel (--kernel)")
 }
 
-// wrapper returns a script for the compiler. If the compiler lacks -fmin-function-alignment (GCC 14), the
-// script replaces that option by an older one.
+// wrapper returns a script that runs the compiler. If the compiler lacks -fmin-function-alignment (new in GCC 14), the
+// script replaces that option by -falign-functions.
 func (c *compiler) wrapper(ctx context.Context, work string) string {
 	older := ""
 	if !c.works(ctx, work, "-fmin-function-alignment=16") {
@@ -106,7 +108,8 @@ done
 	return "#!/bin/sh\n" + older + "exec " + c.cc + ` "$@"` + "\n"
 }
 
-// configured returns a tree to build modules in: the user's, or links to the files of Debian's packages.
+// configured returns a kernel tree to build modules with: the user's, or one that it makes in work, with links to the
+// files of Debian's packages.
 func (h *headers) configured(work string) (string, error) {
 	if h.dir != "" {
 		return h.dir, nil

@@ -14,17 +14,17 @@ import (
 
 // compiler is a C compiler with make.
 type compiler struct {
-	cc   string       // shell words
-	bin  string       // for PATH; "": none
-	tree *assets.Tree // nil: this machine's
+	cc   string       // command and options, quoted for a shell
+	bin  string       // directory to put first in PATH; "": none
+	tree *assets.Tree // of Debian's compiler; nil: this machine's compiler
 	name string
 }
 
-// programs are required for a build, besides a compiler.
+// programs must be in PATH for a build with this machine's compiler.
 var programs = []string{"make", "ld", "strip"}
 
-// findCompiler returns this machine's compiler, $CC or gcc; nil if it does not work, or one of programs is
-// missing. work is for test output.
+// findCompiler returns this machine's compiler, $CC or else gcc; nil if it does not work, or one of programs is
+// missing. The directory work receives the output of a test.
 func findCompiler(ctx context.Context, work string) *compiler {
 	cc := strings.Fields(os.Getenv("CC"))
 	if len(cc) == 0 {
@@ -46,10 +46,10 @@ func findCompiler(ctx context.Context, work string) *compiler {
 	return c
 }
 
-// temporary makes compilers write temporary files into work.
+// temporary returns an environment variable that makes compilers write temporary files into work.
 func temporary(work string) []string { return []string{"TMPDIR=" + work} }
 
-// works reports whether the compiler accepts these options.
+// works reports whether the compiler compiles an empty file with these options; work receives the output.
 func (c *compiler) works(ctx context.Context, work string, options ...string) bool {
 	script := "exec " + c.cc + ` "$@"`
 	args := append([]string{"-c", script, "cc"}, options...)
@@ -58,7 +58,7 @@ func (c *compiler) works(ctx context.Context, work string, options ...string) bo
 	return err == nil
 }
 
-// compilerBundle is Debian's compiler, of any version.
+// compilerBundle returns the bundle of Debian's gcc and make, of any version.
 func compilerBundle() assets.Bundle {
 	return assets.Bundle{Name: assets.BundleCompiler, Title: "a C compiler", Packages: []string{"gcc", "make"},
 		// libraries that a kernel module does not need, as sanitizers'
@@ -87,8 +87,9 @@ func (o *Options) debianCompiler(ctx context.Context, work string) (*compiler, e
 	return c, nil
 }
 
-// finish makes the programs below these directories of a tree of packages runnable, and merges the directories
-// that packages of Debian 12 and older have beside /usr, as /lib, into it.
+// finish makes the programs below dirs, which are patterns relative to root, a tree of packages, run with the tree's
+// libraries (assets.RunByOwnLoader). Before, it merges directories such as /lib, which packages of Debian 12 and older
+// have beside /usr, into /usr.
 func finish(ctx context.Context, root string, dirs ...string) error {
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
 		old := filepath.Join(root, dir)

@@ -34,8 +34,8 @@ func bzImage(t *testing.T, banner string) string {
 
 const release = "6.12.0-mine"
 
-// user makes options with a kernel, its headers, and a fake compiler that copies main.c, warns if it contains
-// "doubtful", and fails if it contains "wrong".
+// user returns options with a kernel, its headers, and main.c with this source. It makes a fake compiler that copies
+// main.c as the module, warns if it contains "doubtful", and fails if it contains "wrong".
 func user(t *testing.T, source string) Options {
 	t.Helper()
 	if _, err := exec.LookPath("make"); err != nil {
@@ -67,7 +67,7 @@ cp "$last" "${last%/*}/vnicgpu.ko"
 			"vnicgpu.mod.c": {Data: []byte("left by a build in place")}}}
 }
 
-// isMissing checks that an error is one line with advice.
+// isMissing checks that err is an *assets.Missing for want, with advice and of one line.
 func isMissing(t *testing.T, err error, want error) *assets.Missing {
 	t.Helper()
 	var m *assets.Missing
@@ -123,7 +123,7 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	dir := filepath.Dir(path)
 	testkit.Equal(t, "files", len(testkit.Must(os.ReadDir(dir))(t)), 1)
 
-	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // nothing can be compiled
+	put(t, 0o755, "#!/bin/sh\nexit 1\n", os.Getenv("CC")) // from here on nothing can be compiled
 	offline := o
 	offline.Offline = true
 	testkit.Equal(t, "again", testkit.Must(Make(t.Context(), offline))(t), path)
@@ -156,7 +156,7 @@ func TestModuleIsBuiltOnce(t *testing.T) {
 	}
 }
 
-// Headers are found by the modules directory's links, and must match the kernel.
+// The headers of a user's kernel are found by links in its modules' directory, and must match the kernel.
 func TestHeadersAreFoundBesideModules(t *testing.T) {
 	o := user(t, "first")
 	tree := o.Headers
@@ -233,7 +233,7 @@ func TestNoCompiler(t *testing.T) {
 	testkit.Equal(t, "doctor", Look(t.Context(), o, "", true).State, assets.Good)
 }
 
-// A cache whose path make cannot handle is refused.
+// Make builds no module in a cache with a space in its path, which the kernel's Makefiles cannot handle.
 func TestCacheThatMakeCannotTake(t *testing.T) {
 	o := user(t, "first")
 	o.CacheDir += " of mine"
@@ -243,7 +243,7 @@ func TestCacheThatMakeCannotTake(t *testing.T) {
 	}
 }
 
-// The wrapper replaces only the option that the compiler lacks.
+// The wrapper replaces the option that the compiler lacks, and passes other arguments as they are.
 func TestOlderCompiler(t *testing.T) {
 	dir := t.TempDir()
 	cc := put(t, 0o755, `#!/bin/sh
@@ -256,7 +256,7 @@ printf '%s\n' "$@"
 	testkit.Equal(t, "arguments", string(out), "-falign-functions=16\n-DX=a b\n-c\n")
 }
 
-// Packages of Debian 12 have files in /lib.
+// Packages of Debian 12 have files in /lib, which finish moves to /usr/lib.
 func TestTreeWithoutAMergedUsr(t *testing.T) {
 	root := t.TempDir()
 	put(t, 0o644, "libc", root, "lib/x/libc.so.6")

@@ -14,16 +14,16 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// headers are the kernel headers for a module.
+// headers are the kernel headers for a module: the user's, or Debian's.
 type headers struct {
-	dir     string // the user's tree; "": bundle
+	dir     string // the user's tree; "": Debian's, and only then the other fields are set
 	bundle  assets.Bundle
 	release string
 	tree    *assets.Tree // of bundle, once fetched
 }
 
-// ownHeaders returns the headers that the user names, or the headers to which the modules of the user's
-// kernel link; nil: none.
+// ownHeaders returns the headers that the user names, or the matching headers to which the modules' directory of the
+// user's kernel links; nil: none. Headers that the user names and that do not match the kernel are an error.
 func (o *Options) ownHeaders() (*headers, error) {
 	if dir := cmp.Or(o.Headers, os.Getenv(assets.EnvHeaders)); dir != "" {
 		if err := checkHeaders(dir, o.Kernel.Version); err != nil {
@@ -46,13 +46,13 @@ func (o *Options) ownHeaders() (*headers, error) {
 	return nil, nil
 }
 
-// Files of a configured tree.
+// Files of a configured kernel tree.
 const (
 	releaseFile = "include/config/kernel.release"
 	configFile  = "include/config/auto.conf"
 )
 
-// checkHeaders returns an error if a directory does not have the release's prepared headers.
+// checkHeaders returns an error if a directory does not have prepared headers of this kernel release.
 func checkHeaders(dir, release string) error {
 	b, err := os.ReadFile(filepath.Join(dir, releaseFile))
 	if err != nil {
@@ -69,7 +69,7 @@ func checkHeaders(dir, release string) error {
 	return nil
 }
 
-// each calls part for the files that identify the user's headers.
+// each calls part for three files that identify the user's headers; the content of a missing file is empty.
 func (h *headers) each(part func(name string, content []byte)) error {
 	for _, name := range []string{releaseFile, configFile, "Module.symvers"} {
 		b, err := os.ReadFile(filepath.Join(h.dir, name))
@@ -81,11 +81,11 @@ func (h *headers) each(part func(name string, content []byte)) error {
 	return nil
 }
 
-// flavors matches releases of Debian's kernels; the group is the release in the common headers' name.
+// flavors matches releases of Debian's kernels for amd64; the group is the part that names of common packages have.
 var flavors = regexp.MustCompile(`^(\d+\.\d.*?)(?:-cloud)?-amd64$`)
 
-// packages returns the packages with a Debian kernel's headers; base is the common part of their names.
-// false: not Debian's.
+// packages returns the names of the packages with a Debian kernel's headers; base is the part of the release that the
+// names have in common. ok is false if the release is not like one of Debian's.
 func packages(release string) (names []string, base string, ok bool) {
 	m := flavors.FindStringSubmatch(release)
 	if m == nil || strings.ContainsAny(release, "/ ") {
@@ -94,10 +94,10 @@ func packages(release string) (names []string, base string, ok bool) {
 	return []string{"linux-headers-" + release, "linux-headers-" + m[1] + "-common", "linux-kbuild-" + m[1]}, m[1], true
 }
 
-// libraries are the packages of the libraries of linux-kbuild's programs, with their names in all suites.
+// libraries are the packages with libraries of linux-kbuild's programs; some have different names in different suites.
 var libraries = []string{"libc6", "libelf1t64", "libelf1", "zlib1g", "libzstd1"}
 
-// debianVersion matches a package version in a kernel's banner.
+// debianVersion matches the version of Debian's package in a kernel's banner (assets.KernelBanner).
 var debianVersion = regexp.MustCompile(` Debian (\S+) \(`)
 
 // debianHeaders returns Debian's headers of the kernel, not yet fetched.
@@ -121,7 +121,8 @@ func (o *Options) debianHeaders() (*headers, error) {
 			"usr/src/linux-headers-" + base + "-common/Makefile", "usr/lib/linux-kbuild-" + base + "/scripts/mod/modpost"}}}, nil
 }
 
-// suites returns the suites to search, best first; from is the best, "": unknown.
+// suites returns the suites to search, best first: from, unless that is "", the suites of QEMU and kernels
+// (assets.Suites), the backports of this machine's suite, and sid.
 func suites(from string) (list []string) {
 	for _, s := range slices.Concat([]string{from}, assets.Suites(),
 		[]string{machineSuite("/etc/os-release") + "-backports", "sid"}) {
@@ -132,7 +133,7 @@ func suites(from string) (list []string) {
 	return list
 }
 
-// machineSuite returns this machine's VERSION_CODENAME (os-release(5)); "": unknown.
+// machineSuite returns VERSION_CODENAME of file, which is as /etc/os-release (os-release(5)); "": unknown.
 func machineSuite(file string) string {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {
@@ -143,7 +144,8 @@ func machineSuite(file string) string {
 	return ""
 }
 
-// fetched adds the error lacking and advice to an error of a fetch, unless the fetch was cancelled.
+// fetched adds the error lacking and advice to an error of a fetch, unless the fetch's context has ended. The
+// advice begins with fix, unless err is assets.ErrOffline or has advice of its own.
 func (o *Options) fetched(err, lacking error, fix string) error {
 	var known *assets.Missing
 	switch {

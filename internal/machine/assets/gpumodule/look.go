@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Look reports whether the module exists or can be built. It leaves no files, and uses no network. given is
-// the user's own module; "": none. canFetch: packages can be fetched.
+// Look reports whether the module exists or, as far as is known without a build, can be built. It leaves no files, and
+// uses no network. given is the path of the user's own module; "": none. canFetch means that packages can be fetched.
 func Look(ctx context.Context, o Options, given string, canFetch bool) assets.Fact {
 	fact := func(s assets.State, value, fix string) assets.Fact {
 		return assets.NewFact("gpu driver", s, "vnicgpu.ko: "+value, fix)

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// Errors of Make, wrapped in an *assets.Missing.
+// Errors of Make about a build, wrapped in an *assets.Missing.
 var (
 	ErrNoHeaders  = errors.New("no headers of this kernel")
 	ErrNoCompiler = errors.New("no C compiler and make")
@@ -27,18 +27,18 @@ var (
 	ErrCachePath  = errors.New("the kernel's Makefiles take no directory with a space or one of :#$%")
 )
 
-// format is part of modules' hashes: change it with the build.
+// format is part of the hashes in modules' names: change it when the way to build changes.
 const format = "vnicgpu 1"
 
-// keep is how long an unused module stays in the cache at least.
+// keep is the time without use after which Make, when it builds a module, removes others from the cache.
 const keep = 60 * 24 * time.Hour
 
 // Options are the inputs of a build.
 type Options struct {
 	assets.Options
-	Kernel assets.Kernel                    // of the guests
+	Kernel assets.Kernel                    // the guests' kernel
 	Source fs.FS                            // the module's source
-	Note   func(format string, args ...any) // before a download; may be nil
+	Note   func(format string, args ...any) // called before headers or a compiler are downloaded; may be nil
 }
 
 func (o *Options) missing(err error, fix string) error {
@@ -49,7 +49,7 @@ func (o *Options) missing(err error, fix string) error {
 		Fix: fix + "name a module of your own by $VNIC_GPU_MODULE, or leave out --gpu-driver vnicgpu"}
 }
 
-// oneLine is an error whose text is joined to one line.
+// oneLine is an error whose text has "; " for the ends of lines.
 type oneLine struct{ error }
 
 func (e oneLine) Error() string {
@@ -57,7 +57,7 @@ func (e oneLine) Error() string {
 }
 func (e oneLine) Unwrap() error { return e.error }
 
-// Make finds the module in the cache, or builds it.
+// Make returns the path of the module in the cache, and builds the module if the cache lacks it.
 func Make(ctx context.Context, o Options) (path string, err error) {
 	h, err := o.ownHeaders()
 	if err != nil {
@@ -72,7 +72,7 @@ func Make(ctx context.Context, o Options) (path string, err error) {
 	}
 	if _, err := os.Stat(path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // marks its use
+		_ = os.Chtimes(path, now, now) // for Prune, the time of the last use
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -102,7 +102,7 @@ func (o *Options) make(ctx context.Context, h *headers, path string) (err error)
 	if mb := o.megabytes(h, c); mb > 0 && !o.Offline && o.Note != nil {
 		o.Note("vnicgpu.ko is built for kernel %s, this once: about %d MB to download", o.Kernel.Version, mb)
 	}
-	if h.dir == "" { // Debian's
+	if h.dir == "" { // Debian's headers
 		h.tree, _, err = assets.FetchBundle(ctx, o.Options, h.bundle)
 		if err = o.fetched(err, ErrNoHeaders, "name its headers by --headers DIR"); err != nil {
 			return err
@@ -121,7 +121,7 @@ func (o *Options) make(ctx context.Context, h *headers, path string) (err error)
 	return o.build(ctx, h, c, work, path)
 }
 
-// megabytes estimates the download.
+// megabytes estimates how many MB a build downloads.
 func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	if h.dir == "" && !assets.HasBundle(o.Options, h.bundle) {
 		n += headersMB + listsMB
@@ -132,7 +132,8 @@ func (o *Options) megabytes(h *headers, c *compiler) (n int) {
 	return n
 }
 
-// Measured in MB: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, lists of a suite.
+// MB of downloads, as measured: Debian's headers of 7.2 and 7.3, its compilers of bookworm and forky, apt's lists of a
+// suite.
 const (
 	headersMB  = 16
 	compilerMB = 60
@@ -141,7 +142,7 @@ const (
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9.+_-]`)
 
-// path returns the module's path; the file need not exist.
+// path returns the module's path in the cache; the file need not exist.
 func (o *Options) path(h *headers) (string, error) {
 	cache, err := assets.CacheDir(o.Options)
 	if err != nil {
@@ -152,14 +153,14 @@ func (o *Options) path(h *headers) (string, error) {
 	return filepath.Join(cache, assets.GPUModules, name), err
 }
 
-// key returns the hash in the module's name (doc.go). h are the user's headers; nil: none.
+// key returns the hash in the module's name (doc.go). h are the user's headers; nil: Debian's are used.
 func (o *Options) key(h *headers) (string, error) {
 	sum := sha256.New()
 	part := func(name string, content []byte) {
 		_, _ = fmt.Fprintf(sum, "%s %d %x\n", name, len(content), sha256.Sum256(content))
 	}
 	part(format, nil)
-	// Without a banner the version identifies the kernel.
+	// If the banner cannot be read, the version identifies the kernel.
 	banner, _ := assets.KernelBanner(o.Kernel.Image)
 	part("kernel", []byte(cmp.Or(banner, o.Kernel.Version)))
 	sources, err := o.sources()
@@ -172,7 +173,7 @@ func (o *Options) key(h *headers) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)[:8]), err
 }
 
-// sourceName matches source files.
+// sourceName matches the names of the module's Kbuild, source and header files.
 var sourceName = regexp.MustCompile(`^(Kbuild|[a-z]+\.[ch])$`)
 
 type source struct {
@@ -180,11 +181,11 @@ type source struct {
 	content []byte
 }
 
-// sources returns the module's source files, sorted by name.
+// sources returns the files in Source that sourceName matches, sorted by name.
 func (o *Options) sources() (list []source, err error) {
 	entries, err := fs.ReadDir(o.Source, ".")
 	for _, e := range entries {
-		if !sourceName.MatchString(e.Name()) { // as vnicgpu.mod.c of a build there
+		if !sourceName.MatchString(e.Name()) { // as vnicgpu.mod.c, which a build in that directory leaves
 			continue
 		}
 		b, err := fs.ReadFile(o.Source, e.Name())

@@ -28,7 +28,7 @@ func TestModuleOfAnotherUserIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := user(t, "main")
-			// A process checks a path only once.
+			// The cache moves, because a process checks a path only once.
 			module := testkit.Must(Make(t.Context(), o))(t)
 			moved := filepath.Join(t.TempDir(), "cache")
 			testkit.OK(t, os.Rename(o.CacheDir, moved))

@@ -1,15 +1,15 @@
-// Package offline implements the archive of `vnic cache export` and `vnic cache import`: the program, and
+// Package offline implements the archive of `vnic cache export` and `vnic cache import`, which has the program and
 // files of the cache.
 //
-// It is a plain tar of three members, in this order:
+// The archive is a plain tar of three members, in this order:
 //
-//	manifest.json   the list of the other members' contents: Manifest
+//	manifest.json   a Manifest, the list of the other members' contents
 //	vnic.gz         the program, packed by gzip: a minimal Debian has tar and gzip, but neither zstd nor xz
 //	files.tar.zst   the cache's files: a tar, packed by zstd, in the manifest's order
 //
 // All files are regular. Read trusts no input: it refuses names that are not local or not in ascending order,
-// and sizes over a limit, and checks SHA-256, which detects damage but proves no origin. It writes nothing
-// itself.
+// and sizes over a limit, and checks SHA-256, which detects damage but proves no origin. The package writes no files:
+// Read passes their contents to its caller, and Write returns the archive.
 //
 // The package is not API (README, Stability).
 package offline
@@ -22,10 +22,10 @@ import (
 	"regexp"
 )
 
-// Format is the version of the format.
+// Format is the version of the archive's format that this package reads and writes.
 const Format = 1
 
-// Program is the program's name in the archive.
+// Program is the name of the packed program in the archive.
 const Program = "vnic.gz"
 
 const (
@@ -35,11 +35,11 @@ const (
 
 // Limits of an archive.
 const (
-	MaxManifest = 4 << 20 // bytes of manifest.json
-	MaxFiles    = 10_000
-	MaxPath     = 512       // bytes of a file's path
+	MaxManifest = 4 << 20   // bytes of manifest.json
+	MaxFiles    = 10_000    // in files.tar.zst
+	MaxPath     = 512       // bytes of a file's path in the archive
 	MaxFile     = 256 << 20 // bytes of one file, and of the packed program
-	MaxTotal    = 1 << 30   // bytes of all files together
+	MaxTotal    = 1 << 30   // bytes of all unpacked files together, and of files.tar.zst
 )
 
 // Errors of Read.
@@ -52,19 +52,19 @@ var (
 // Manifest lists an archive's contents.
 type Manifest struct {
 	Format  int      `json:"format"`
-	Vnic    string   `json:"vnic"` // of the program
-	For     []string `json:"for"`  // commands for which it was made
+	Vnic    string   `json:"vnic"` // version of the program
+	For     []string `json:"for"`  // commands of vnic for which the archive was made
 	Program File     `json:"program"`
 	Files   []File   `json:"files"` // in ascending order of path
-	// Trees are for the importer.
+	// Trees are the importer's: this package does not read them.
 	Trees json.RawMessage `json:"trees"`
 }
 
-// File is one file.
+// File is a file of the cache in the archive, or the packed program.
 type File struct {
-	Path   string `json:"path"` // below the cache; or Program
+	Path   string `json:"path"` // below the cache; of the packed program: Program
 	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256"`         // hexadecimal
+	SHA256 string `json:"sha256"`         // hexadecimal, lower case
 	Exec   bool   `json:"exec,omitempty"` // mode 0755, else 0644
 }
 
@@ -76,7 +76,7 @@ func (f *File) Mode() fs.FileMode {
 	return 0o644
 }
 
-// Total returns the size of Files.
+// Total returns the bytes of all Files together.
 func (m *Manifest) Total() (n int64) {
 	for i := range m.Files {
 		n += m.Files[i].Size

@@ -105,7 +105,7 @@ func TestDamagedArchiveIsRefused(t *testing.T) {
 	}
 }
 
-// The end of a context is not damage, whatever its cause, and neither is an error of the disk.
+// Read does not report the end of its context as damage, whatever the cause, nor an error of the disk.
 func TestEndedReadIsNoDamage(t *testing.T) {
 	b := written(t, some())
 	read := func(ctx context.Context, r io.Reader, want error, begin, put func()) {
@@ -120,7 +120,7 @@ func TestEndedReadIsNoDamage(t *testing.T) {
 	for _, want := range []error{errors.New("interrupted"), context.Canceled} {
 		ctx, end := context.WithCancelCause(t.Context())
 		read(ctx, bytes.NewReader(b), want, no, func() { end(want) })
-		read(ctx, bytes.NewReader(b), want, no, no) // has ended before
+		read(ctx, bytes.NewReader(b), want, no, no) // ctx has ended before
 		ctx, end = context.WithCancelCause(t.Context())
 		read(ctx, bytes.NewReader(b), want, func() { end(want) }, no)
 	}
@@ -175,7 +175,7 @@ func TestHostileArchiveIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// the control
+	// An archive without these faults is read.
 	if _, _, err := read(t.Context(), craft(t, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, "")); err != nil {
 		t.Error(err)
 	}
@@ -196,7 +196,8 @@ type entry struct {
 	kind                   byte
 }
 
-// craft makes an archive without offline.Write: edit changes the manifest, last is one more member's name.
+// craft makes an archive without offline.Write. edit changes the manifest, unless it is nil; last is the name of one
+// more member; "": none.
 func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last string) []byte {
 	t.Helper()
 	sum := func(s string) string { h := sha256.Sum256([]byte(s)); return hex.EncodeToString(h[:]) }
@@ -244,7 +245,7 @@ func craft(t testing.TB, files []entry, edit func(*offline.Manifest), last strin
 	return outer.Bytes()
 }
 
-// FuzzImport: Read ends, with allowed names and sizes.
+// FuzzImport checks that Read ends, passes only allowed paths and sizes, and returns only errors that it documents.
 func FuzzImport(f *testing.F) {
 	f.Add(craft(f, []entry{{name: "a/x", content: "c"}, {name: "b/x"}}, nil, ""))
 	f.Add(craft(f, []entry{{name: "a/x", kind: tar.TypeSymlink}}, nil, ""))

@@ -16,8 +16,8 @@ import (
 )
 
 // Read reads an archive to its end. It calls begin with the manifest, and then put for each file in order;
-// put must read the whole file. An error of begin or put ends the reading. The files are verified only if
-// Read returns no error.
+// put must read the whole file. An error of begin or put ends the reading, and Read returns it. The caller must not
+// use the files unless Read returns no error: Read checks a file's hash after put.
 func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put func(File, io.Reader) error) error {
 	t := tar.NewReader(reader{ctx, r})
 	size, err := next(t, manifestName, MaxManifest)
@@ -27,7 +27,7 @@ func Read(ctx context.Context, r io.Reader, begin func(*Manifest) error, put fun
 		}
 		return err
 	}
-	var b bytes.Buffer // grows with the data present
+	var b bytes.Buffer // grows with the data that is there, not to the size that the header claims
 	if _, err := io.CopyN(&b, t, size); err != nil {
 		return damaged(manifestName, err)
 	}
@@ -81,13 +81,13 @@ func (m *Manifest) unpack(r io.Reader, put func(File, io.Reader) error) error {
 	}
 	if n, err := io.CopyN(io.Discard, z, 1<<20); err == nil || n > 64<<10 {
 		return fmt.Errorf("%w: %s continues after its end", ErrFormat, filesName)
-	} else if !errors.Is(err, io.EOF) { // up to zstd's checksum
+	} else if !errors.Is(err, io.EOF) { // reading to the end checks zstd's checksum
 		return damaged(filesName, err)
 	}
 	return nil
 }
 
-// next reads the header of a regular file with this name.
+// next reads the header of the next member, which must be a regular file with this name and a size up to most.
 func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	h, err := t.Next()
 	switch {
@@ -103,7 +103,7 @@ func next(t *tar.Reader, name string, most int64) (size int64, err error) {
 	return h.Size, nil
 }
 
-// verify calls use with the content of the next member, which must be f.
+// verify calls use with the content of the next member, and checks that the member has f's path, size and hash.
 func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	size, err := next(t, f.Path, MaxFile)
 	switch {
@@ -126,7 +126,7 @@ func verify(f File, t *tar.Reader, use func(io.Reader) error) error {
 	return nil
 }
 
-// source keeps errors of r apart from errors of the function that reads from it.
+// source reads from r, and keeps an error of r apart from errors of the function that reads from the source.
 type source struct {
 	r   io.Reader
 	err error
@@ -140,8 +140,8 @@ func (s *source) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// damaged returns ErrDamaged for a read error, but errors of the disk (*fs.PathError) and of the context
-// unchanged.
+// damaged makes an ErrDamaged of a read error in the member name, but returns errors of the disk (*fs.PathError) and of
+// the context unchanged.
 func damaged(name string, err error) error {
 	if errors.As(err, new(*fs.PathError)) || errors.As(err, new(ended)) {
 		return err

@@ -1,5 +1,5 @@
-// Command fetch fetches QEMU and the guests' kernel, if they are missing, into vnic's cache (assets.Fetch). `make
-// demo` runs it while Go compiles vnic.
+// Command fetch fetches into vnic's cache a QEMU with vfio-user and the guests' kernel, each unless assets.Fetch finds
+// it: named by the environment, in PATH (QEMU), or in the cache. `make demo` runs it while Go compiles vnic.
 package main
 
 import (
