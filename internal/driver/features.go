@@ -16,7 +16,7 @@ func featureString(f uint64) string {
 	return vhostuser.Features{Bits: f, Device: &virtionet.FeatureNames}.String()
 }
 
-// chooseFeatures returns those offered features that the driver wants, but not those that need a missing one (virtio
+// chooseFeatures returns the offered features that the driver wants, without features that need a missing one (virtio
 // 1.3, 5.1.3.1). If a mandatory one is not offered, it returns ErrFeature.
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted

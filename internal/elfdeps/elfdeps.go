@@ -28,7 +28,7 @@ const (
 // Finder looks for libraries.
 type Finder struct {
 	Root        string   // of the file system to search; "": "/"
-	LibraryPath []string // directories in Root, searched as those of LD_LIBRARY_PATH
+	LibraryPath []string // directories in Root, searched like the directories in LD_LIBRARY_PATH
 	Interpreter string   // path in Root of the interpreter that will run the program; "": the one that it names
 }
 

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Counters count the packets of a transmit queue, or those of a flow counter in one direction. One goroutine at a time
+// Counters count the packets of a transmit queue, or of a flow counter in one direction. One goroutine at a time
 // adds to them; any may read.
 type Counters struct {
 	live control.DirCounters // accessed atomically
@@ -124,7 +124,7 @@ func (t *bytesByMem) nodesOf(w *bytesByMem) {
 	}
 }
 
-// placed adds the buffers and secondBytes of w to t, and sets the GPUs of t by those of w. A first GPU of t stays.
+// placed adds the buffers and secondBytes of w to t, and sets t's GPUs by w's. A first GPU of t stays.
 func (t *bytesByMem) placed(w *bytesByMem) {
 	t.buffers += w.buffers
 	if w.gpu == 0 {

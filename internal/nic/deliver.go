@@ -323,7 +323,7 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 
 const (
 	returnPiece = 256     // most buffers returned under one hold of the lock
-	maxReturned = 1 << 15 // most buffers returned, those of the largest ring: the driver may go on posting
+	maxReturned = 1 << 15 // most buffers returned, as many as the largest ring has: the driver may go on posting
 )
 
 // returnBuffers returns the posted buffers of a queue that is a Returner to its driver, before split is turned off. The

@@ -78,8 +78,8 @@ type EventFDs struct {
 	wake        func()      // set (OnWrite) before the first Park
 
 	mu    sync.Mutex
-	open  map[*EventFD]bool // under mu: those that have not ended
-	ended []*EventFD        // under mu: those that ended while writers were inside, until Free closes them
+	open  map[*EventFD]bool // under mu: descriptors that have not ended
+	ended []*EventFD        // under mu: descriptors that ended while writers were inside, until Free closes them
 }
 
 // New makes an EventFD of fd, and takes ownership of fd. Between Quarantine and Release, New closes fd and

@@ -249,7 +249,8 @@ func one(yes bool) int {
 	return 0
 }
 
-// A Sender keeps the state of at most maxReceivers receivers, and does not lose that of one with a held frame.
+// A Sender keeps the state of at most maxReceivers receivers, and does not lose the state of a receiver with a held
+// frame.
 func TestReceiversAreBounded(t *testing.T) {
 	s := newSim()
 	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}

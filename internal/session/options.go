@@ -57,7 +57,7 @@ const serverRAM = 384 << 20
 // MaxGuests is the largest Options.Guests without a Lab.
 const MaxGuests = 64
 
-// Defaults returns Options with default values, some of which commands change.
+// Defaults returns Options with default values. Commands change some of them.
 func Defaults() Options {
 	return Options{Guests: 2, NIC: []string{lab.Virtio}, Modes: []string{transfer.Devmem},
 		NICOptions: lab.NICOptions{MTU: 1500}, Family: 4, Memory: 512 << 20, GPUMemory: 256 << 20}

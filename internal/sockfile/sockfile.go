@@ -1,4 +1,4 @@
-// Package sockfile makes the files of Unix sockets, and removes those that a dead process has left.
+// Package sockfile makes the files of Unix sockets, and removes files that a dead process has left.
 //
 // The package is not API (README, Stability).
 package sockfile

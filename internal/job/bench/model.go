@@ -69,7 +69,7 @@ type worker struct {
 type did struct{ rate, processors float64 }
 
 // together runs workers at the same time, each on its own thread, until all have ended. It returns the sums of the
-// flows and those of the workers that copy.
+// flows and of the workers that copy.
 func together(ctx context.Context, d time.Duration, workers []worker) (flows, copies did, err error) {
 	var (
 		wg    sync.WaitGroup

@@ -73,8 +73,8 @@ func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
 	return uint16(le.Uint32(u)), le.Uint32(u[4:]), true
 }
 
-// plainLoop copies frames from the buffers of ring tx, which lie in src, to those of ring rx, which lie in dst. It does
-// nothing else that a switch does.
+// plainLoop copies frames from the buffers of ring tx, which lie in src, to the buffers of ring rx, which lie in dst.
+// It does nothing else that a switch does.
 type plainLoop struct {
 	tx, rx *plainRing
 	src    []byte

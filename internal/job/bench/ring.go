@@ -54,7 +54,7 @@ type network struct {
 type shape struct {
 	ports  int // the first port sends to the others
 	queues int // queue pairs of a port: queue i sends to queue i
-	rules  int // flow rules of a receiver for each queue, of which only the last one matches; 0: none
+	rules  int // flow rules of a receiver for each queue; only the last one matches; 0: none
 	frame  int // length of a frame, with its link header
 	mtu    int
 	poll   int // threads that poll the rings; 0: the NICs' workers sleep

@@ -4,7 +4,7 @@
 // The device is one that the user names, behind the gateway, or the command's own: Linux's NVMe/TCP target in
 // a second guest, with a disk in the host's memory, or nbdkit for an in-process guest. The host proves the
 // transfers. It compares the bytes read into GPU memory with the disk's content, if it knows the content.
-// After a write to its own NVMe/TCP target it compares what is on the disk with what was to be written, and with
+// After a write to its own NVMe/TCP target it compares what is on the disk with the intended content, and with
 // Options.Verify, on any device, what a second read brings back. The NIC counts in which kind of memory payload lay.
 package block
 

@@ -111,7 +111,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// VNIC_GPU is set only if the kernel drives a NIC that reaches a GPU; the other variables are those of the NIC.
+// VNIC_GPU is set only if the kernel drives a NIC that reaches a GPU; the other variables describe the NIC.
 func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	for _, c := range []struct {
 		nic    string

@@ -14,8 +14,8 @@ const (
 	keptByKernel    = 56 << 20
 	partOfKernel    = 32
 	leftForPrograms = 4 << 20
-	// QEMU loads an initramfs into the RAM below 4 GiB (hw/i386/x86-common.c), of which q35 has 2 GiB in a guest with
-	// enough RAM for such an archive (hw/i386/pc_q35.c).
+	// QEMU loads an initramfs into the RAM below 4 GiB (hw/i386/x86-common.c): 2 GiB on q35 in a guest with enough
+	// RAM for such an archive (hw/i386/pc_q35.c).
 	maxArchive = 2<<30 - 1<<20
 )
 

@@ -46,7 +46,7 @@ func (s *stream) blameRemoval(err error) error {
 	return err
 }
 
-// lateTokens returns a function for lab.GuestFaults.LateTokens. It makes those of ends that are at NIC i of their
+// lateTokens returns a function for lab.GuestFaults.LateTokens. It makes the ends at NIC i of their
 // guest delay the return of the tokens of received data by the time given.
 func lateTokens(ends ...*end) func(i int, by time.Duration) error {
 	return func(i int, by time.Duration) error {

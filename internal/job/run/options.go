@@ -97,7 +97,7 @@ const (
 	maxPool   = 64 << 20
 	leastRoom = minPool * poolShare // least usable GPU memory of an end of a transfer, in bytes
 	basePort  = 5201
-	maxBind   = 15 // a NIC has at most 16 queue pairs, of which one is not bound
+	maxBind   = 15 // a NIC has at most 16 queue pairs; one is not bound
 	maxHold   = 1 << 32
 	holdTime  = 3 // seconds without data after which held tokens are returned
 )

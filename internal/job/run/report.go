@@ -65,8 +65,8 @@ type Rail struct {
 	Run
 }
 
-// Run is the result of one mode, all rounds together: in a Rail that of one direction of a rail, in Report.Runs that of
-// all transfers.
+// Run is the result of one mode, all rounds together: in a Rail of one direction of a rail, in Report.Runs of all
+// transfers.
 type Run struct {
 	Mode  string `json:"mode" jsonschema:"enum=devmem,enum=copy"`
 	Bytes uint64 `json:"bytes"` // bytes of the application, in all rounds

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// apt is apt-get with its own settings and state below dir. Of the system's settings newApt copies those that aptKept
+// apt is apt-get with its own settings and state below dir. newApt copies the system's settings that aptKept
 // matches. As the status of dpkg is empty, apt computes a package's whole closure, down to libc.
 type apt struct {
 	dir   string
@@ -27,7 +27,7 @@ type apt struct {
 var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
 	`Check-Valid-Until |Check-Date )`)
 
-// lackingTools returns those of apt-get, apt-config and dpkg-deb that are not in PATH. A fetch needs all three.
+// lackingTools returns which of apt-get, apt-config and dpkg-deb are not in PATH. A fetch needs all three.
 func lackingTools() (lacking []string) {
 	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -50,7 +50,7 @@ func cacheError(dir string, sentinel, err error, fix string) *Missing {
 }
 
 // CacheError returns err as a *Missing with advice, if the disk or a quota is full, a file is at its size limit, or a
-// path that begins with dir, the cache, may not be read or written. It returns other errors, and those that have a
+// path that begins with dir, the cache, may not be read or written. It returns other errors, and errors that have a
 // *Missing, as they are.
 func CacheError(dir string, err error) error {
 	var missing *Missing

@@ -117,7 +117,7 @@ func hopeless(err error) bool {
 }
 
 // choose returns the candidate nearest to the preferred version, or the first if no version is preferred. It passes
-// over suites in failed, by name, and those that offer nothing. After a hopeless error it asks no further suite.
+// over suites in failed, by name, and suites that offer nothing. After a hopeless error it asks no further suite.
 func (f *fetcher) choose(ctx context.Context, r Bundle, failed map[string]error) (*candidate, error) {
 	want := cmp.Or(r.Want, lock.version(r.Name))
 	var best *candidate

@@ -154,8 +154,8 @@ func (g *Merge) sameHeader(hdr []byte) bool {
 		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
 }
 
-// follows reports whether hdr's IPv4 identification continues those of the Merge. They rise by one, or all are equal,
-// which the second frame decides. For IPv6 follows returns true.
+// follows reports whether hdr's IPv4 identification continues the identifications of the Merge. They rise by one, or
+// all are equal, which the second frame decides. For IPv6 follows returns true.
 func (g *Merge) follows(hdr []byte) bool {
 	h := &g.meta.Headers
 	if h.IPv6 {
