@@ -30,7 +30,7 @@ type ModelReport struct {
 	Rows        []ModelRow `json:"rows"`                           // with one processor without copy-all and nic-all
 }
 
-// ModelRow is one case: the throughput of its workers together.
+// ModelRow is the throughput of the flows of a case together, or of its workers that copy.
 type ModelRow struct {
 	Name     string  `json:"name"`
 	About    string  `json:"about"`                       // what is measured

@@ -13,13 +13,14 @@ var Schema string
 
 // Report is the result of `vnic bench`, and its --json (schema.json).
 type Report struct {
-	Schema     int     `json:"schema" jsonschema:"enum=1"`
-	CPUs       int     `json:"cpus" jsonschema:"minimum=1"`
-	Arch       string  `json:"arch"` // "linux/amd64"
-	Go         string  `json:"go"`   // version of Go that built vnic
-	Quick      bool    `json:"quick"`
-	Pairs      int     `json:"pairs" jsonschema:"minimum=6"` // of each row: a run of ours, and one of the yardstick
-	RunSeconds float64 `json:"run_seconds"`                  // least time of a run
+	Schema int    `json:"schema" jsonschema:"enum=1"`
+	CPUs   int    `json:"cpus" jsonschema:"minimum=1"`
+	Arch   string `json:"arch"` // "linux/amd64"
+	Go     string `json:"go"`   // version of Go that built vnic
+	Quick  bool   `json:"quick"`
+	// of each row: a run of ours, and one of the yardstick, if any
+	Pairs      int     `json:"pairs" jsonschema:"minimum=6"`
+	RunSeconds float64 `json:"run_seconds"` // least time of a run
 	Rows       []Row   `json:"rows"`
 }
 
@@ -34,10 +35,11 @@ type Row struct {
 	Note      string `json:"note,omitempty"` // why it was not measured
 	Bytes     uint64 `json:"bytes"`          // payload bytes of all runs of ours but the warm-up, as the runs report them
 
-	Ours  *Interval `json:"ours" jsonschema:"nullable"`            // in unit; null if it was not measured
-	Yard  *Interval `json:"yardstick_value" jsonschema:"nullable"` // in unit; null also without a yardstick
-	Ratio *Interval `json:"ratio" jsonschema:"nullable"`           // ours divided by the yardstick, of each pair
-	// ours of the next pair divided by ours: the ratio that noise alone gives
+	Ours *Interval `json:"ours" jsonschema:"nullable"`            // in unit; null if it was not measured
+	Yard *Interval `json:"yardstick_value" jsonschema:"nullable"` // in unit; null also without a yardstick
+	// ours divided by the yardstick, of each pair; null without a yardstick, or if it was not measured
+	Ratio *Interval `json:"ratio" jsonschema:"nullable"`
+	// the next run of ours divided by this one: the ratio that noise alone gives; null if it was not measured
 	AA *Interval `json:"aa" jsonschema:"nullable"`
 }
 

@@ -9,7 +9,7 @@ import (
 const doubt = 0.05
 
 // Interval has the median of measured values, and the interval in which the true median lies with a
-// confidence of 95 %.
+// confidence of at least 95 %.
 type Interval struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`

@@ -35,8 +35,9 @@ type Share struct {
 	// payload by line_rate, 1 is all of it; null: why says the reason
 	OfRate     *float64 `json:"of_rate" jsonschema:"nullable"`
 	OfPossible *float64 `json:"of_possible" jsonschema:"nullable"` // payload by possible
-	Limit      string   `json:"limit,omitempty"`                   // the link that was busy for the longest time
-	Busy       float64  `json:"busy"`                              // the part of the time that it was busy
+	// the link that was busy for the longest time; left out without a share
+	Limit string  `json:"limit,omitempty"`
+	Busy  float64 `json:"busy"` // the part of the time that the busiest link was busy
 	// bytes a second in a transfer before, of a fourth of the bytes, with links that have no rate
 	Probe float64 `json:"probe,omitempty"`
 	Why   string  `json:"why,omitempty"` // why there is no share

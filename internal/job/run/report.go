@@ -87,11 +87,12 @@ type Run struct {
 	// header bytes of the measured connection, both directions, at the sender's NIC, or at the receiver's
 	// if the sender is on another host
 	HeaderBytes uint64 `json:"header_bytes"`
-	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces
+	// bytes moved by the GPUs' copy engines: gather, D2H, H2D, and bounces; in a rail with --bidir of both directions
 	CopyEngineBytes uint64 `json:"copy_engine_bytes"`
 	// payload bytes that passed the sender's NIC more than once
 	RetransmittedBytes uint64 `json:"retransmitted_bytes"`
-	DroppedPackets     uint64 `json:"dropped_packets"` // by the NICs and the link, for any reason
+	// by the NICs and the link, for any reason; in a rail with --bidir of both directions
+	DroppedPackets uint64 `json:"dropped_packets"`
 	// CPU time of both guests: user, system and irq, without idle polling; null for in-process guests
 	// and with rails
 	GuestCPUSeconds *float64 `json:"guest_cpu_seconds" jsonschema:"nullable"`
