@@ -37,7 +37,8 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier is the memory for notices: frames to the driver that answer no request.
+// notifier is the memory, under mu, in which Port.notice makes notices: control frames to the driver that answer no
+// request.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// LogLimit logs at most one line a second, with the number of lines suppressed before it. Any goroutine may use
-// it.
+// LogLimit logs at most one line a second. If it has suppressed lines since the previous one, the line has their number
+// (heldBack). Any goroutine may use a LogLimit.
 type LogLimit struct {
 	mu   sync.Mutex
 	next time.Time
 	held int
 }
 
-// Log logs msg, unless it logged a line within the last second.
+// Log passes msg to log, unless l passed on a message less than a second before.
 func (l *LogLimit) Log(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
 	held, ok := l.allow(time.Now())
 	if !ok {

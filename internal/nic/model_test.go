@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// This is a small device model: its rings are slices.
+// The types toy, toyRx and toyTx are a small device model, whose rings are slices.
 
 const toyBatch = 8
 
@@ -76,7 +76,7 @@ func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	return ds
 }
 
-// pair is a sending NIC and another one on its switch.
+// pair makes two NICs on one switch.
 func pair(t testing.TB, o nic.SenderOptions) (a, b *toy) {
 	ds := toys(t, 2, o)
 	return ds[0], ds[1]
@@ -103,20 +103,22 @@ func (q *toyTx) send(frames ...[]byte) {
 	}
 }
 
-// sendTo posts frames with these numbers to another NIC.
+// sendTo puts frames for another NIC, with these numbers, into d's transmit ring.
 func (d *toy) sendTo(to *toy, seqs ...int) {
 	for _, seq := range seqs {
 		d.send(d.frame(to.mac, seq))
 	}
 }
 
-// drops returns the number of frames of the NIC's transmit queue that were dropped, without its first frame.
+// drops returns how many frames of the NIC's transmit queue were dropped, without the one that newToy sent, which
+// no port took.
 func (d *toy) drops() uint64 {
 	_, tx := d.port.QueueCounters(0)
 	return tx.Drops - 1
 }
 
-// receives waits for the frames with these numbers, in this order, from another NIC.
+// receives waits for as many frames as seqs has numbers. The test fails unless they are frames of another NIC with
+// these numbers, in this order.
 func (d *toy) receives(from *toy, seqs ...int) {
 	d.t.Helper()
 	for _, seq := range seqs {
@@ -132,9 +134,9 @@ type toyRx struct {
 	posted  []toyBuf // under the lock, as staged and came
 	staged  []toyBuf
 	came    []toyBuf
-	refuses nic.Result    // result of Put; PutTaken: no refusal
+	refuses nic.Result    // if not PutTaken, Put returns it
 	meets   func()        // called first by Put, if not nil
-	called  chan struct{} // capacity 1
+	called  chan struct{} // Call sends to it; capacity 1
 }
 
 type toyBuf struct {
@@ -226,15 +228,15 @@ type toyTx struct {
 	kicks bool
 	done  []int
 
-	called  chan struct{} // capacity 1
+	called  chan struct{} // Call sends to it; capacity 1
 	stopped chan error
 
-	keeps    bool // Abandon puts frames back
+	keeps    bool // Abandon puts a frame back if Gather took no later one
 	failAt   int  // Gather fails at this index
-	goneAt   int  // index of a held frame whose memory is gone, when moved
+	goneAt   int  // Reload with moved returns false for the frame at this index
 	failures bool
 
-	// Used by the worker.
+	// Used by the worker, and by the test while there is none.
 	slots  [toyBatch]toySlot
 	staged []int
 	looks  int
@@ -260,7 +262,7 @@ func (q *toyTx) await(n int) (done []int) {
 	}
 }
 
-// waits waits until the sender sleeps, or is about to, for a busy receiver.
+// waits waits until the sender has once tried to sleep for a busy receiver (SenderStats.Waits).
 func (q *toyTx) waits() {
 	for q.sender.Stats().Waits == 0 {
 		runtime.Gosched()
@@ -378,7 +380,7 @@ func numbers(a, b int) (ns []int) {
 	return ns
 }
 
-// patient is for tests whose frames wait until the test goes on.
+// patient is for tests in which frames wait, for at most a minute, until the test posts buffers.
 var patient = nic.SenderOptions{Patience: time.Minute, Spin: true}
 
 // Frames to a busy receiver wait, in order, while frames to others go on.
@@ -387,7 +389,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	a, busy, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(99)
 	a.start()
-	const n = 3 // all fit into a batch
+	const n = 3 // 2*n frames fit into a batch
 	for i := range n {
 		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
 	}
@@ -399,7 +401,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	busy.rx.postNew(n)
 	busy.receives(a, numbers(0, n)...)
 	a.tx.await(2 * n)
-	// After a new start the sender has no state of the other receiver, beside which this one could be slow on a
+	// After a new start the sender has no state of the receiver other. Otherwise the sender could find busy slow, on a
 	// loaded machine.
 	a.tx.sender.Stop()
 	a.start()
@@ -431,7 +433,7 @@ func TestSenderGivesUp(t *testing.T) {
 	if s := a.tx.sender.Stats(); s.GaveUp != 30 || s.PutBack != 0 || a.drops() != 30 {
 		t.Errorf("%+v, %d drops", s, a.drops())
 	}
-	dead.rx.postNew(1) // frames to it arrive again
+	dead.rx.postNew(1) // from now on frames to it arrive again
 	a.sendTo(dead, 99)
 	dead.receives(a, 99)
 }
@@ -447,7 +449,7 @@ func TestSenderSleepsForItsDefaultPatience(t *testing.T) {
 	}
 }
 
-// Time in which the Sender did not run does not end patience.
+// A pause in which the Sender does not run does not end patience: it counts as an eighth of patience at most.
 func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	const patience = 16 * time.Millisecond
 	a, b := pair(t, nic.SenderOptions{Patience: patience})
@@ -465,12 +467,12 @@ func TestSenderThatDidNotRunWaitsOn(t *testing.T) {
 	for ; round().GaveUp == 0; looks++ {
 		time.Sleep(patience / 16)
 	}
-	if looks < 8 { // each look counts at most an eighth of patience
+	if looks < 8 { // the time before each round counts as an eighth of patience at most
 		t.Errorf("given up after %d looks", looks)
 	}
 }
 
-// After long frames a round takes few frames.
+// After a long frame, the next round takes at most as many new frames of its length as make 256 KiB.
 func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	const size, n = 60_000, 3 * toyBatch
 	a, b := pair(t, patient)
@@ -490,7 +492,7 @@ func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	}
 }
 
-// A queue that is stopped while frames are held ends, and puts them back or drops them.
+// Stop ends a Sender that holds frames. It drops those that Abandon does not put back into the ring.
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
@@ -519,7 +521,8 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 }
 
 // An error of Gather stops the queue after the frames before it are sent, and a new start begins with the frame at
-// which it failed. An error of Reload stops it, and held frames are dropped.
+// which it failed. An error of Reload stops the queue, and the Sender drops the held frames that Abandon does not put
+// back.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		a, b := pair(t, patient)
@@ -582,12 +585,12 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	}
 }
 
-// With kickFirst the ring is not touched before the first kick.
+// With kickFirst the worker does not read the ring before the first kick.
 func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := pair(t, patient)
 	b.rx.postNew(9)
 	fd := eventFD(t)
-	a.sendTo(b, 0) // EnableKick was not called: this wakes no sender
+	a.sendTo(b, 0) // kicks are disabled: this does not call Wake
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -650,10 +653,10 @@ func TestSenderMissesNoWake(t *testing.T) {
 	}
 }
 
-// Frames to a receiver that takes few do not delay frames to another one.
+// The Sender drops at least half of the frames to a receiver that takes few, so that those to another one go on.
 //
 // On a loaded machine the sender may have sent to no other receiver for a second, and then no receiver is slow:
-// the test tries again.
+// the test tries up to three times.
 func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	const n = 200
 	var s nic.SenderStats
@@ -665,7 +668,8 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	t.Errorf("%+v", s)
 }
 
-// besideASlowReceiver sends n frames each to a receiver that takes few and to one that takes all.
+// besideASlowReceiver sends n frames each to a receiver that takes few and to one that takes all, and returns the
+// Sender's counters.
 func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
 	a, slow, other := ds[0], ds[1], ds[2]
@@ -690,8 +694,8 @@ func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
 	return s
 }
 
-// BenchmarkSlowReceiver sends frames to two receivers in turn; one takes perSecond frames a second. share is the
-// rate of the other one, relative to its rate when both take all frames.
+// BenchmarkSlowReceiver sends frames to two receivers in turn. One of them takes at most as many frames a second as the
+// sub-benchmark's name says. share is the rate of the other one, relative to its rate when both take all frames.
 func BenchmarkSlowReceiver(b *testing.B) {
 	const frames = 100_000 // to each receiver
 	run := func(b *testing.B, perSecond int) time.Duration {

@@ -16,7 +16,7 @@ import (
 const stuckAfter = limits.StuckWrite
 
 // Monitor is a goroutine for a device's work outside its queues: it frees writers that block in the frontend's
-// eventfds, forwards kicks of receive queues, and calls the device when timed work is due.
+// eventfds, and calls the device (Monitored) after signals of watched eventfds (Watch) and when timed work is due.
 type Monitor struct {
 	event
 	dev      Monitored
@@ -26,18 +26,18 @@ type Monitor struct {
 	closing  atomic.Bool
 	done     chan struct{}
 
-	looked time.Time // when it last looked for stuck writers
-	parked bool      // no writer was inside at the time looked; the next one wakes the monitor
+	looked time.Time // when it last looked for stuck writers, or noticed the first write after Park
+	parked bool      // EventFDs.Park succeeded at the time looked: the next write wakes the monitor
 }
 
 // Monitored is a device with a Monitor. The Monitor calls these methods on its goroutine.
 type Monitored interface {
-	// Kicked handles a signal, or a possible one, of a descriptor added by Watch.
+	// Kicked handles a signal, or a possible one, of the eventfd that was added by Watch with this tag.
 	Kicked(tag int)
-	// Tend does the work that is due, and returns when to call Tend again; the zero Time: not before Wake. It is
-	// also called when nothing is due.
+	// Tend does the work that is due, and returns by when to call Tend again; the zero Time: no work is due before
+	// the next Wake. The Monitor also calls Tend when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), which has blocked writers.
+	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), one of which may block a writer.
 	TakeEventFDs()
 }
 
@@ -64,17 +64,17 @@ func NewMonitor(d Monitored, fds *EventFDs, log *slog.Logger) (*Monitor, error) 
 	return m, nil
 }
 
-// Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd. It is edge
-// triggered: a signal that nobody consumes must not make the monitor spin.
+// Watch makes the Monitor call Kicked with tag, which is not negative, after signals of an eventfd. The
+// watch is edge triggered, so that a signal that nobody consumes does not make the monitor spin.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// Unwatch ends Watch. A call of Kicked may still be running.
+// Unwatch ends Watch. Kicked may still be running, or may still be called for an earlier signal.
 func (m *Monitor) Unwatch(fd int) { _ = unix.EpollCtl(m.ep, unix.EPOLL_CTL_DEL, fd, nil) }
 
-// Close ends the Monitor, after a last Tend.
+// Close ends the Monitor, after a last Tend (without one if waiting for events has failed before).
 func (m *Monitor) Close() {
 	m.closing.Store(true)
 	m.Wake()

@@ -43,7 +43,8 @@ func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	return dev, m
 }
 
-// A monitor forwards kicks by their tags, and calls Tend when it is due, woken or closed.
+// A Monitor calls Kicked with the tag of the signaled eventfd, and calls Tend when work is due, after Wake, and in
+// Close.
 func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	dev, m := newMonitored(t)
 	until := func(n int64) {
@@ -54,7 +55,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	}
 	until(1)
 	dev.due.Store(50)
-	m.Wake() // one Tend for the Wake, 50 because they are due
+	m.Wake() // Tend asks 50 times for another call at once
 	until(1 + 50)
 	kicks := make([]int, 3)
 	for i := range kicks {
@@ -62,7 +63,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
-		for range 2 { // the write before was not read
+		for range 2 { // the second time, the first write has not been read
 			write(t, kicks[i], one)
 			if tag := <-dev.kicked; tag != 10+i {
 				t.Errorf("kick %d came as %d", i, tag)
@@ -89,7 +90,7 @@ func TestMonitorFreesAStuckWriter(t *testing.T) {
 	testkit.OK(t, err)
 	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
-	e.Fire() // returns when the monitor frees it
+	e.Fire() // returns when the monitor frees this writer
 	<-dev.taken
 	if !dev.eventFDs.Quarantined() {
 		t.Error("the frontend is not quarantined")

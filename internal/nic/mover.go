@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Mover copies the bytes of frames into a receive queue's buffers, and records where the payload lies. Its user
-// holds the queue's lock.
+// Mover copies the bytes of frames into a receive queue's buffers, and records where the payload of the last frame
+// lies. Its user holds the queue's lock.
 type Mover struct {
 	c         *dma.Copier
 	port      *Port
@@ -32,7 +32,7 @@ func (m *Mover) begin() {
 	m.payloadAt = nil
 }
 
-// Header writes bytes that are not payload to dst.
+// Header writes b, bytes that are not payload, to dst, and returns an error if dst is shorter.
 func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	m.byMem.buffers += uint32(len(dst))
 	if n, err := m.c.Write(dst, b); err != nil || n != len(b) {
@@ -41,11 +41,11 @@ func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	return nil
 }
 
-// Whole fills dst with b, which is not payload, and src, which is. dst has the length of both.
+// Whole fills dst with b, which is not payload, and behind it src, which is. dst has the length of both.
 func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	n := dma.Len(dst)
 	for i := range dst {
-		if dst[i].GPU() >= 0 { // header and payload follow different rules there
+		if dst[i].GPU() >= 0 { // of what goes to GPU memory, only payload may have to be bounced
 			m.head = dma.Cut(dma.Reuse(m.head), dst, 0, uint64(len(b)))
 			m.tail = dma.Cut(dma.Reuse(m.tail), dst, uint64(len(b)), n)
 			if err := m.Header(m.head, b); err != nil {
@@ -74,8 +74,8 @@ func (m *Mover) behind(segs []dma.Segment, skip uint64) {
 	}
 }
 
-// Payload fills dst with the first bytes of src. GPU memory that the NIC cannot reach peer to peer gets them
-// through host memory.
+// Payload fills dst with the first bytes of src. They go through host memory if a part of dst is GPU memory that the
+// NIC cannot reach peer to peer.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err
@@ -100,7 +100,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err
 		}
-		// The copy from host memory counts as bounced.
+		// All bytes count as host memory, and those for GPU memory also as bounced.
 		m.byMem.host += n
 		m.byMem.bounced += w.device + w.gpuFile
 		return sum, nil
@@ -116,13 +116,13 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 }
 
 // placed returns the memory where bytes [off, off+n) of the payload just moved lie. The result is
-// valid until the next call or frame.
+// valid until the next call of placed or part, or the next frame.
 func (m *Mover) placed(off, n uint32) []dma.Segment {
 	m.shown = dma.Cut(dma.Reuse(m.shown), m.payloadAt, m.skip+uint64(off), uint64(n))
 	return m.shown
 }
 
-// part returns the share of byMem for bytes [off, off+n) of the payload just moved.
+// part counts bytes [off, off+n) of the payload just moved by kind of memory, as byMem counts all of them.
 func (m *Mover) part(off, n uint32) (w bytesByMem) {
 	w.locate(m.placed(off, n))
 	if m.byMem.bounced > 0 {
@@ -171,8 +171,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault reports whether an error of a Mover is due to the frame's sender, and not to the receiver, which
-// owns space.
+// SenderFault reports whether an error of a Mover is due to the frame's sender: a fault in a file that is not in space,
+// the receiver's address space, or fewer bytes than described.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)

@@ -14,8 +14,8 @@ type Observer interface {
 	// Changed gets the State before and after a change, and must not change them. A new Generation means a device
 	// reset, or another driver.
 	Changed(was, now *control.State)
-	// DeviceQueue reports that the first buffers of a receive queue lie in GPU memory (on), or after a new start no
-	// longer do, on NICs whose driver posts such buffers without a command.
+	// DeviceQueue reports that the first buffer of a receive queue lies in GPU memory (on), or after a new start of the
+	// queue no longer does. It is called for NICs whose driver posts such buffers without a command.
 	DeviceQueue(queue int, on bool)
 }
 
@@ -53,8 +53,8 @@ func (s *queueSet) list() (queues []int) {
 	return queues
 }
 
-// NoteDeviceQueue records whether a receive queue has buffers in GPU memory, for drivers that bind without a
-// command.
+// NoteDeviceQueue records whether a receive queue has buffers in GPU memory, and calls the observer if that has
+// changed. Device models call it whose drivers post such buffers without a command.
 func (p *Port) NoteDeviceQueue(queue int, on bool) {
 	changed := false
 	if on {
@@ -72,8 +72,8 @@ func (p *Port) NoteDeviceQueue(queue int, on bool) {
 // there.
 func (p *Port) DeviceQueues() []int { return p.deviceQueues.list() }
 
-// Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of at most limit
-// buffers, under the queue's lock and inside the epoch.
+// Poster is a receive queue that can list posted buffers. Posted calls visit with the segments of each of at most limit
+// buffers. Its caller holds the queue's lock and is inside the epoch of the port's address space.
 type Poster interface {
 	Posted(limit int, visit func([]dma.Segment))
 }
@@ -81,8 +81,8 @@ type Poster interface {
 // maxPosted bounds the buffers that one call of Posted looks at.
 const maxPosted = 4096
 
-// Posted calls visit with the segments of buffers posted at a receive queue. It holds the queue's lock
-// meanwhile.
+// Posted calls visit with the segments of each of at most maxPosted buffers posted at a receive queue, if the queue is
+// a Poster. Posted holds the queue's lock meanwhile.
 func (p *Port) Posted(queue int, visit func([]dma.Segment)) {
 	q, ok := p.queues[queue].wait.(Poster)
 	if !ok {

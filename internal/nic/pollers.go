@@ -14,23 +14,24 @@ import (
 )
 
 // Pollers are threads that serve the transmit queues of several devices by polling their rings, as DPDK's
-// drivers do. Each queue belongs to one thread. A thread that has moved no frame for pollIdle sleeps with kicks
-// enabled, unless it is hot.
+// drivers do. From Start to Stop of its Sender a queue belongs to one thread. A thread that has moved no frame
+// for pollIdle sleeps with kicks enabled, unless hot is set (NewPollers).
 //
 // A thread serves ports in turn, however many queues each has, with a batch of the port's next queue that has
-// frames. A port whose batches have more than turnBytes on average skips turns, unless no other port has frames.
+// frames. A port whose batches have more than turnBytes on average skips turns, but at most one after each batch while
+// no other port has frames.
 //
-// Each thread adds one to GOMAXPROCS.
+// Until Close, each thread adds one to GOMAXPROCS.
 type Pollers struct {
 	hot     bool
 	threads []*poller
 	once    sync.Once
 }
 
-// pollIdle is how long a poller that is not hot polls empty rings before it sleeps.
+// pollIdle is how long a poller that is not hot polls without moving a frame before it sleeps.
 const pollIdle = time.Millisecond
 
-// firstKicks is the number of a queue's turns for each check for its first kick, which is a system call.
+// firstKicks is the number of a queue's turns for each check for its first kick. The check is a system call.
 const firstKicks = 64
 
 const (
@@ -91,7 +92,7 @@ type poller struct {
 	hot     bool
 	closing atomic.Bool
 	done    chan struct{}
-	load    atomic.Int32 // Senders, including added ones
+	load    atomic.Int32 // number of Senders, those in added included
 
 	changed atomic.Bool
 	mu      sync.Mutex
@@ -108,7 +109,7 @@ func (t *poller) run() {
 	defer close(t.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var idle time.Time // since when turns have moved no frames; zero: not yet, or not since the last sleep
+	var idle time.Time // of the first turn that was not busy since a busy turn or a sleep; zero: none
 	for !t.closing.Load() {
 		if t.changed.Load() {
 			t.take()
@@ -148,7 +149,7 @@ type polledPort struct {
 	credit  int // bytes that it may move; negative: excess that it has not paid for yet
 }
 
-// portOf returns the port of a Sender, new if necessary.
+// portOf returns the polledPort of a Sender, and makes it if there is none. A Sender without a Port has one of its own.
 func (t *poller) portOf(s *Sender) *polledPort {
 	for _, p := range t.ports {
 		if p.port != nil && p.port == s.port {
@@ -160,7 +161,8 @@ func (t *poller) portOf(s *Sender) *polledPort {
 	return p
 }
 
-// turn gives the ports a turn, and reports whether frames were moved or a port skipped its turn.
+// turn gives each port a turn, unless its credit is used up: then the port skips the turn. turn reports whether frames
+// were moved or a port skipped its turn.
 func (t *poller) turn() (busy bool) {
 	missed := false
 	for i := 0; i < len(t.ports); i++ {
@@ -175,7 +177,7 @@ func (t *poller) turn() (busy bool) {
 			i--
 		}
 	}
-	if missed && !busy { // only these ports have frames
+	if missed && !busy { // the other ports moved no frames
 		for _, p := range t.ports {
 			p.credit = max(p.credit, 0)
 		}
@@ -183,7 +185,8 @@ func (t *poller) turn() (busy bool) {
 	return busy || missed
 }
 
-// serve runs a round of the port's next queue that has work, and reports whether it moved frames.
+// serve runs rounds of the port's queues, in order, until a queue has moved frames or holds frames. It reports whether
+// frames were moved.
 func (t *poller) serve(p *polledPort) (busy bool) {
 	for range len(p.senders) {
 		if p.next >= len(p.senders) {
@@ -210,7 +213,7 @@ func (t *poller) serve(p *polledPort) (busy bool) {
 	return false
 }
 
-// costOf returns how many bytes done frames count in a port's turn.
+// costOf returns how many bytes fs, frames that are done, count in their port's turn.
 func costOf(fs []*TxFrame) (bytes int) {
 	for _, f := range fs {
 		bytes += max(frameCost, int(f.Packet.Len()))

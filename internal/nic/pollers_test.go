@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A started queue goes to the thread with the fewest, and a stopped queue leaves its thread.
+// A started queue goes to the thread with the fewest queues, and a stopped queue leaves its thread.
 func TestPollersShareTheQueues(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	pollers := testkit.Must(nic.NewPollers(3, false))(t)
@@ -43,7 +43,7 @@ func TestPollersShareTheQueues(t *testing.T) {
 	shares(0, 0, 0)
 }
 
-// Frames that wait for a receiver do not stop the other queue of a thread.
+// If frames of one of a thread's two queues wait for a receiver, frames of the other one arrive meanwhile.
 func TestAQueueThatIsFullKeepsNobodyWaiting(t *testing.T) {
 	pollers := testkit.Must(nic.NewPollers(1, true))(t)
 	defer pollers.Close()

@@ -9,12 +9,13 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// steadyQueue is a transmit queue and its outlet, with as many frames of a size as its Sender takes.
+// steadyQueue is a transmit queue and its outlet. It has as many frames as its Sender takes, each with size bytes of
+// payload.
 type steadyQueue struct {
 	s      *Sender
 	size   uint32 // 0: no frames
 	busy   bool   // no receiver takes them
-	rounds int    // with new or held frames
+	rounds int    // number of rounds with new or held frames
 	bytes  int
 }
 
@@ -60,7 +61,8 @@ func (q *steadyQueue) starts(t *testing.T, p *Port, kick int) *Sender {
 	return q.s
 }
 
-// steadyPort is a port whose queues belong to a poller without a running thread.
+// steadyPort makes a port whose queues, copies of like, belong to a poller without a running thread. It returns the
+// queues.
 func steadyPort(t *testing.T, on *poller, queues int, like steadyQueue) (qs []*steadyQueue) {
 	p := new(Port)
 	for range queues {
@@ -119,7 +121,7 @@ func TestPortsTakeTurnsAtAPoller(t *testing.T) {
 	}
 }
 
-// If no other port has frames, a port misses one turn for each batch of long frames.
+// If no other port has frames, a port misses one turn after each batch of twice turnBytes or more.
 func TestPortAloneAtAPoller(t *testing.T) {
 	on := new(poller)
 	long := steadyPort(t, on, 2, steadyQueue{size: 60_000})

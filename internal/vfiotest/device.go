@@ -6,13 +6,13 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Info is the answer to DEVICE_GET_INFO.
+// Info is the reply to DEVICE_GET_INFO: two of its flags, and the numbers of regions and of interrupt indexes.
 type Info struct {
 	Reset, PCI    bool
 	Regions, IRQs int
 }
 
-// Info sends DEVICE_GET_INFO.
+// Info sends DEVICE_GET_INFO and returns the reply.
 func (c *Client) Info() (Info, error) {
 	r, err := c.Request(vfiouser.CmdGetInfo, words(16, 0, 0, 0), 16)
 	if err != nil {
@@ -22,13 +22,14 @@ func (c *Client) Info() (Info, error) {
 	return Info{flags&1 != 0, flags&2 != 0, int(le.Uint32(r[8:])), int(le.Uint32(r[12:]))}, nil
 }
 
-// RegionInfo is the answer to DEVICE_GET_REGION_INFO.
+// RegionInfo is the reply to DEVICE_GET_REGION_INFO: the region's size in bytes, and whether the client may read and
+// write it.
 type RegionInfo struct {
 	Size        uint64
 	Read, Write bool
 }
 
-// RegionInfo sends DEVICE_GET_REGION_INFO for a region.
+// RegionInfo sends DEVICE_GET_REGION_INFO for a region and returns the reply.
 func (c *Client) RegionInfo(region int) (RegionInfo, error) {
 	r, err := c.Request(vfiouser.CmdGetRegionInfo, append(words(32, 0, uint32(region), 0), make([]byte, 16)...), 32)
 	if err != nil {
@@ -44,7 +45,7 @@ func (c *Client) RegionInfo(region int) (RegionInfo, error) {
 	return RegionInfo{le.Uint64(r[16:]), flags&1 != 0, flags&2 != 0}, nil
 }
 
-// IRQCount returns how many vectors an index has (DEVICE_GET_IRQ_INFO).
+// IRQCount returns how many vectors an interrupt index has (DEVICE_GET_IRQ_INFO).
 func (c *Client) IRQCount(index int) (int, error) {
 	r, err := c.Request(vfiouser.CmdGetIRQInfo, words(16, 0, uint32(index), 0), 16)
 	if err != nil {
@@ -57,14 +58,15 @@ func (c *Client) IRQCount(index int) (int, error) {
 	return int(n), nil
 }
 
-// Access returns the body of a REGION_READ, or the start of the body of a REGION_WRITE.
+// Access returns the body of a REGION_READ request, or what precedes the data of a write in the body of a REGION_WRITE
+// or REGION_WRITE_MULTI request.
 func Access(region int, off uint64, count int) []byte {
 	b := le.AppendUint64(nil, off)
 	b = le.AppendUint32(b, uint32(region))
 	return le.AppendUint32(b, uint32(count))
 }
 
-// Read reads from a region.
+// Read reads len(b) bytes of a region, from offset off on, into b.
 func (c *Client) Read(region int, off uint64, b []byte) error {
 	head := Access(region, off, len(b))
 	r, err := c.Request(vfiouser.CmdRegionRead, head, len(head)+len(b))
@@ -78,7 +80,7 @@ func (c *Client) Read(region int, off uint64, b []byte) error {
 	return nil
 }
 
-// Write writes to a region and waits for the answer.
+// Write writes b to a region, from offset off on, and waits for the reply.
 func (c *Client) Write(region int, off uint64, b []byte) error {
 	head := Access(region, off, len(b))
 	r, err := c.Request(vfiouser.CmdRegionWrite, append(head, b...), 16)
@@ -91,7 +93,7 @@ func (c *Client) Write(region int, off uint64, b []byte) error {
 	return nil
 }
 
-// Post writes to a region without a reply, and does not wait.
+// Post sends a write of b to a region, from offset off on, that asks for no reply.
 func (c *Client) Post(region int, off uint64, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +108,7 @@ type Write struct {
 	Data   []byte
 }
 
-// WriteMulti makes several writes with one message (REGION_WRITE_MULTI).
+// WriteMulti asks for several writes with one message (REGION_WRITE_MULTI), and waits for the reply.
 func (c *Client) WriteMulti(writes ...Write) error {
 	b := le.AppendUint64(nil, uint64(len(writes)))
 	for _, w := range writes {
@@ -125,7 +127,7 @@ func (c *Client) WriteMulti(writes ...Write) error {
 	return nil
 }
 
-// Reset resets the device.
+// Reset asks the server to reset the device, and waits for the reply.
 func (c *Client) Reset() error {
 	_, err := c.Request(vfiouser.CmdReset, nil, 0)
 	return err

@@ -1,5 +1,5 @@
-// Package vfiotest is a small vfio-user client for tests: it drives a device as QEMU does. It encodes its
-// messages itself, so that it does not repeat a mistake of package vfiouser.
+// Package vfiotest is a small vfio-user client for tests. It encodes and decodes messages itself, so that it does not
+// repeat mistakes in the encoding of package vfiouser. The numbers of commands and the header's flags are vfiouser's.
 //
 // The package is not API (README, Stability).
 package vfiotest

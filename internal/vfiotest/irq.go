@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// IRQSet returns the body of a DEVICE_SET_IRQS without data.
+// IRQSet returns the body of a DEVICE_SET_IRQS request without data.
 func IRQSet(flags uint32, index, start, count int) []byte {
 	return words(20, flags, uint32(index), uint32(start), uint32(count))
 }
@@ -23,7 +23,7 @@ const (
 	irqDisable = 0x21
 )
 
-// SetIRQ sets the event that the device signals for a vector; nil: none. The caller still owns it.
+// SetIRQ sets the event that the device signals for a vector; nil removes it. The caller still owns e.
 func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	if e == nil {
 		_, err := c.Request(vfiouser.CmdSetIRQs, IRQSet(irqEvents, index, vector, 1), 0)
@@ -32,7 +32,7 @@ func (c *Client) SetIRQ(index, vector int, e *Event) error {
 	return c.SetIRQs(index, vector, e)
 }
 
-// SetIRQs sets the events of successive vectors, from vector start on, with one message.
+// SetIRQs sets the events of successive vectors, from vector start on, with one message. The caller still owns events.
 func (c *Client) SetIRQs(index, start int, events ...*Event) error {
 	fds := make([]int, len(events))
 	for i, e := range events {
@@ -51,7 +51,7 @@ func (c *Client) DisableIRQs(index int) error {
 // Event is an eventfd.
 type Event struct {
 	fd   int
-	file *os.File // non-blocking
+	file *os.File // of fd, which is non-blocking: reads of file can have a deadline
 }
 
 // NewEvent makes an Event.
@@ -66,7 +66,8 @@ func NewEvent() (*Event, error) {
 // FD returns the descriptor, which the Event still owns.
 func (e *Event) FD() int { return e.fd }
 
-// Wait waits until the event is signalled, and returns how often since the last Wait or Poll.
+// Wait waits until the eventfd's counter is not 0, sets it to 0 and returns its value: the number of signals since the
+// last Wait or Poll, if each signal adds 1. If ctx ends first, Wait returns its cause.
 func (e *Event) Wait(ctx context.Context) (uint64, error) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -89,7 +90,8 @@ func (e *Event) Wait(ctx context.Context) (uint64, error) {
 	return le.Uint64(b[:]), nil
 }
 
-// Poll is Wait without waiting: it returns 0 if the event was not signalled.
+// Poll sets the eventfd's counter to 0 and returns its value, as Wait does, but does not wait: it returns 0 if the
+// event was not signalled since the last Wait or Poll.
 func (e *Event) Poll() uint64 {
 	var b [8]byte
 	if n, err := unix.Read(e.fd, b[:]); err != nil || n != len(b) {

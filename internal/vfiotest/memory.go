@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Memory is a piece of shared memory, a memfd.
+// Memory is a memfd that is mapped into this process.
 type Memory struct {
 	fd  int
 	mem []byte
@@ -35,7 +35,7 @@ func NewMemory(size uint64) (*Memory, error) {
 // Bytes returns the memory, which is valid until Close. A device may access it at the same time.
 func (m *Memory) Bytes() []byte { return m.mem }
 
-// FD returns the descriptor, which the Memory still owns.
+// FD returns the memfd's descriptor, which the Memory still owns.
 func (m *Memory) FD() int { return m.fd }
 
 // Close unmaps the memory and closes the memfd. A server's mapping stays.
@@ -47,13 +47,13 @@ func (m *Memory) Close() {
 	}
 }
 
-// Map maps all of m at iova for reading and writing.
+// Map asks the server to map all of m at iova, for reads and writes by the device.
 func (c *Client) Map(iova uint64, m *Memory) error {
 	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
 }
 
-// MapRange maps [off, off+size) of fd at iova; write: the device may write. fd may be -1: the device cannot
-// access the range.
+// MapRange asks the server to map [off, off+size) of fd at iova, for reads by the device and, if write is true, for
+// writes. If fd is -1, the device cannot access the range.
 func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
 	flags := uint32(1)
 	if write {
@@ -67,7 +67,7 @@ func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) err
 	return err
 }
 
-// DMAMap returns the body of a DMA_MAP.
+// DMAMap returns the body of a DMA_MAP request.
 func DMAMap(flags uint32, off, iova, size uint64) []byte {
 	b := le.AppendUint32(nil, 32)
 	b = le.AppendUint32(b, flags)
@@ -76,7 +76,7 @@ func DMAMap(flags uint32, off, iova, size uint64) []byte {
 	return le.AppendUint64(b, size)
 }
 
-// DMAUnmap returns the body of a DMA_UNMAP.
+// DMAUnmap returns the body of a DMA_UNMAP request.
 func DMAUnmap(flags uint32, iova, size uint64) []byte {
 	b := le.AppendUint32(nil, 24)
 	b = le.AppendUint32(b, flags)
@@ -84,10 +84,10 @@ func DMAUnmap(flags uint32, iova, size uint64) []byte {
 	return le.AppendUint64(b, size)
 }
 
-// Unmap unmaps a range. After success the device no longer accesses it.
+// Unmap removes the mappings inside a range of IOVAs. After success the device no longer accesses the range.
 func (c *Client) Unmap(iova, size uint64) error { return c.unmap(0, iova, size) }
 
-// UnmapAll unmaps all ranges.
+// UnmapAll removes all mappings.
 func (c *Client) UnmapAll() error { return c.unmap(2, 0, 0) }
 
 func (c *Client) unmap(flags uint32, iova, size uint64) error {

@@ -1,5 +1,5 @@
-// Package virtionet has the numbers of virtio-net (virtio 1.3, 5.1) that its driver and its device share.
-// Package vhostuser has the feature bits of rings.
+// Package virtionet has numbers of virtio-net (virtio 1.3, 5.1) for the driver (internal/driver) and the device
+// (internal/nic/virtio). Package vhostuser has the feature bits that do not depend on the device type.
 package virtionet
 
 // Feature bits VIRTIO_NET_F_* (virtio 1.3, 5.1.3).
@@ -20,11 +20,11 @@ const (
 	FMQ        uint64 = 1 << 22
 )
 
-// Implemented are the features that both the driver and the device implement.
+// Implemented are the VIRTIO_NET_F_* features that both the driver and the device implement.
 const Implemented = FCsum | FGuestCsum | FMTU | FMAC | FGuestTSO4 | FGuestTSO6 | FGuestECN | FHostTSO4 | FHostTSO6 |
 	FHostECN | FMrgRxBuf | FStatus | FMQ
 
-// FeatureNames are the names of the feature bits of virtio-net (virtio 1.3, 5.1.3 and 5.1.3.2).
+// FeatureNames has names of virtio-net's feature bits (virtio 1.3, 5.1.3 and 5.1.3.2) by number; "": no name.
 var FeatureNames = [64]string{
 	0: "CSUM", 1: "GUEST_CSUM", 2: "CTRL_GUEST_OFFLOADS", 3: "MTU", 5: "MAC", 6: "GSO", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
 	9: "GUEST_ECN", 10: "GUEST_UFO", 11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 14: "HOST_UFO", 15: "MRG_RXBUF",
@@ -34,7 +34,7 @@ var FeatureNames = [64]string{
 	63: "SPEED_DUPLEX",
 }
 
-// Flags and types of struct virtio_net_hdr, VIRTIO_NET_HDR_* (virtio 1.3, 5.1.6).
+// Flags and GSO types of struct virtio_net_hdr, VIRTIO_NET_HDR_* (virtio 1.3, 5.1.6).
 const (
 	HdrNeedsCsum = 1
 	HdrDataValid = 2

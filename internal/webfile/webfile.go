@@ -1,4 +1,4 @@
-// Package webfile is a web server with one file, whose content is computed from a seed.
+// Package webfile is a web server with one file: an optional head, then bytes that are computed from a seed.
 package webfile
 
 import (
@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// File has Head as its first bytes, followed by the seed's pattern from offset len(Head) on.
+// File is a file that begins with Head. From offset len(Head) on, its bytes are those at the same offsets in gpumem's
+// pattern of Seed.
 type File struct {
 	Name string
 	Head []byte
@@ -23,7 +24,7 @@ type File struct {
 	Seed uint64
 }
 
-// Fill writes to b the file's bytes from pos on, and beyond Size more of the pattern.
+// Fill fills b with the file's bytes from pos on, and beyond Size with more of the pattern.
 func (f *File) Fill(b []byte, pos uint64) {
 	if n := uint64(len(f.Head)); pos < n {
 		k := copy(b, f.Head[pos:])
@@ -40,15 +41,15 @@ func (f *File) ReadAt(b []byte, pos int64) (int, error) {
 	return len(b), nil
 }
 
-// Server is the server, on this machine's loopback.
+// Server is a web server for a File at 127.0.0.1.
 type Server struct {
 	*File
 	URL     string
-	Content http.HandlerFunc // for requests of the file; it may be replaced before the first one
+	Content http.HandlerFunc // handles requests for the file; it may be replaced before the first request
 	srv     *httpserver.Server
 }
 
-// Serve starts a server for a file, with at most this many connections. The caller closes it.
+// Serve starts a server for a file, with at most so many open connections. The caller closes s.
 func Serve(f *File, connections int) (s *Server, err error) {
 	began := time.Now()
 	s = &Server{File: f, Content: func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +68,8 @@ func Serve(f *File, connections int) (s *Server, err error) {
 	return s, nil
 }
 
-// Close ends the server; s may be nil.
+// Close ends the server, after at most limits.LastWords for the requests that it is answering. s may be nil. The error
+// is always nil.
 func (s *Server) Close() error {
 	if s != nil {
 		s.srv.Close(limits.LastWords.Here())
@@ -75,7 +77,7 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Model makes the head of a safetensors file with the tensors of a small transformer, which have at least size
+// Model makes the head of a safetensors file with the tensors of a transformer, which have together at least size
 // bytes. all is the size of the whole file.
 func Model(size uint64) (head []byte, all uint64) {
 	type tensor struct {

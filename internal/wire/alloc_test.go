@@ -50,7 +50,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 		lim      Limits
 		s        spec
 		flood    bool
-		mpls     bool // with a partial checksum behind the labels
+		mpls     bool // MPLS frames with a partial checksum whose field is in the payload
 		who      *Identity
 		arp      bool
 	}{

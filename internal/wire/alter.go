@@ -9,11 +9,12 @@ import (
 
 // fault is a change of a packet for an Impairment.
 type fault struct {
-	kind fate   // passes: none; corrupt (one segment) or marked
-	draw uint64 // selects the bit to flip
+	kind fate   // passes: no change; corrupt (of a packet of one segment); or marked
+	draw uint64 // if corrupt: selects the bit to flip
 }
 
-// alter delivers a copy of a packet with its fault to the link's port.
+// alter makes a copy of a packet, changes it as the packet's fault says, and delivers it to the link's port. If it
+// cannot, it drops the packet.
 func (l *Link) alter(w *Worker, p *Packet) {
 	x := &w.altered
 	from := cursor{segs: p.Payload}
@@ -37,7 +38,7 @@ func (l *Link) alter(w *Worker, p *Packet) {
 	p.Verdict, p.Progress = x.Verdict, x.Progress
 }
 
-// ecn returns the byte with the ECN bits, and their shift in it; nil: the packet is not TCP in IP.
+// ecn returns the header's byte with the ECN bits, and their shift in it; nil: the packet is not TCP in IP.
 func ecn(p *Packet) (b *byte, shift int) {
 	h := &p.Meta.Headers
 	if h.Class != splitter.TCP || int(h.L3Off)+20 > len(p.Header) {
@@ -55,8 +56,8 @@ func capable(p *Packet) bool {
 	return b != nil && *b>>shift&3 != 0
 }
 
-// mark sets Congestion Experienced (RFC 3168, 5), and updates the IPv4 header checksum (RFC 1624); false: the
-// packet is not TCP in IP.
+// mark sets Congestion Experienced (RFC 3168, 5), and updates the checksum of an IPv4 header (RFC 1624). If the packet
+// is not TCP in IP, mark changes nothing and returns false.
 func (x *piece) mark() bool {
 	b, shift := ecn(&x.Packet)
 	if b == nil {
@@ -72,8 +73,9 @@ func (x *piece) mark() bool {
 	return true
 }
 
-// corrupt flips a bit that the TCP or UDP checksum covers, which it completes first. Other packets, and those
-// with more than maxAltered bytes of payload, stay unchanged.
+// corrupt flips a bit of the TCP or UDP header or of its payload, after it has completed a partial checksum. Packets
+// that are neither TCP nor UDP, and those with more than maxAltered bytes of payload, stay unchanged. A returned
+// reason other than DropNone means that the payload's memory could not be used.
 func (x *piece) corrupt(w *Worker, draw uint64) DropReason {
 	h := &x.Meta.Headers
 	if h.Class != splitter.TCP && h.Class != splitter.UDP || int(h.HdrLen) != len(x.Header) || h.L4Off == 0 ||

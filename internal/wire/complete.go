@@ -29,18 +29,20 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// unplaced is returned by admit for a packet that may pass, but whose partial checksum no receiver can place:
-// it is neither TCP nor UDP, or its frame has a trailer. It is no reason to drop.
+// unplaced is what admit returns for a packet that may pass after the wire has completed its partial checksum: no port
+// accepts such a checksum, because the packet is neither TCP nor UDP, or has a trailer.
 const unplaced = NumDropReasons
 
-// reachable reports whether the field of an unplaced checksum lies in the bytes that Worker.completed copies.
+// reachable reports whether the field of an unplaced checksum lies in the bytes that Worker.completed can copy: the
+// Header and the next splitter.MaxHeader bytes.
 func reachable(p *Packet) bool {
 	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
 	return end <= uint32(len(p.Header))+splitter.MaxHeader
 }
 
-// completed describes p in w.whole, with its unplaced checksum completed. The copy refers to p's payload.
-// completed refuses a packet whose Meta.Headers differ from the copy's.
+// completed makes w.whole a copy of p with its unplaced checksum completed, or returns the reason to drop p. The copy
+// refers to p's payload, except for a start of it that has the checksum's field. If the completed bytes parse to
+// headers other than p.Meta.Headers, the reason is DropBadCsum.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -80,12 +82,12 @@ func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
 	return ok
 }
 
-// sumUnplaced completes a checksum from start to the frame's end. The field may lie in the payload, which the
-// wire must not write: then it copies the start of the payload to w.csum.
+// sumUnplaced completes a checksum over the bytes from Meta.CsumStart to the frame's end. If the checksum's field lies
+// in the payload, which the wire must not write, sumUnplaced first copies the payload up to the field's end to w.csum.
 func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)
-	n := uint32(0) // of payload that are copied
+	n := uint32(0) // how many bytes of payload to copy
 	if field+2 > hdr {
 		n = field + 2 - hdr // at most len(w.csum) and PayloadLen, as admit has checked
 		all := cursor{segs: x.Payload}

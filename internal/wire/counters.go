@@ -8,27 +8,27 @@ type DropReason uint8
 // Reasons to drop a packet.
 const (
 	DropNone         DropReason = iota
-	DropNoBuffer                // the receiver had no buffer
-	DropLinkLoss                // lost by an Impairment; counted in segments
-	DropUnknownDst              // no port to send it to, or a gateway's filter refused it
+	DropNoBuffer                // the receiver had no buffer or was busy, and the packet could wait no longer
+	DropLinkLoss                // lost by Loss, Burst or Drop of an Impairment; a link counts segments
+	DropUnknownDst              // there is no other port, or a gateway does not accept the packet
 	DropSamePort                // the destination is behind the port that sent it
-	DropControlMAC              // control EtherType or control MAC
-	DropTooBig                  // too long for the receiver, for an uplink by which it came, or for the control channel
-	DropStopped                 // the receiver or its link is stopped, or the sender's link or an uplink cannot send
-	DropFault                   // the memory of the packet or of its buffers is not mapped, or its file faulted
-	DropBadFrame                // malformed, too short, from a sender that Identity cannot find, or refused by an uplink
-	DropBadSource               // a multicast source address
-	DropBadGSO                  // a GSO packet that contradicts itself
-	DropBadCsum                 // a partial checksum that may not be completed, or a wrong one at a gateway
+	DropControlMAC              // its EtherType, source or destination is the control channel's
+	DropTooBig                  // too long for the receiver or an incoming uplink; too long or GSO for the control channel
+	DropStopped                 // a receiver, its queue, its RDMA or a link is stopped, or a sender or uplink cannot send
+	DropFault                   // the packet's memory or a receive buffer cannot be used, for example as it is unmapped
+	DropBadFrame                // malformed, too short, with addresses that Identity cannot check, or invalid at an uplink
+	DropBadSource               // a multicast source MAC
+	DropBadGSO                  // an invalid GSO packet, for example one without a partial checksum
+	DropBadCsum                 // a partial checksum that may not be completed, or a wrong checksum at a gateway
 	DropDelay                   // dropped from a delay line, or a duplicate that met a busy port
 	DropDisabled                // the sending or receiving queue is not enabled, or the receiver has no carrier
-	DropUnsplit                 // the receiver accepts the packet only split
-	DropSlowReceiver            // held for a slow receiver, when held frames fill the sender's slots
-	DropMAC                     // a sender's MAC in it is not its port's (Identity; DHCP at a gateway; an uplink)
-	DropAddress                 // a sender's IP address in it is not its port's (Identity)
+	DropUnsplit                 // the receiver has to split the packet, but its buffers do not allow that
+	DropSlowReceiver            // for a slow receiver, dropped so that its sender has slots for other receivers' packets
+	DropMAC                     // it has a MAC that its port may not use: by Identity, in DHCP at a gateway, at an uplink
+	DropAddress                 // it has an IP address that its port may not use (Identity)
 	DropLinkQueue               // the queue of a link with a rate was full
 	DropStorm                   // to a group address, beyond LinkOptions.Storm
-	DropRDMA                    // RoCE: to none of the receiver's queue pairs, or damaged
+	DropRDMA                    // RoCE: unreadable, malformed, damaged, or to none of the receiver's queue pairs
 	NumDropReasons
 )
 
@@ -37,7 +37,7 @@ var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unkn
 	"slow-receiver", "mac-not-yours", "address-not-yours",
 	"link-queue", "storm", "rdma"}
 
-// String returns the reason's name.
+// String returns the reason's name; "unknown" if r is not one of the reasons above.
 func (r DropReason) String() string {
 	if r < NumDropReasons {
 		return reasonNames[r]
@@ -45,28 +45,29 @@ func (r DropReason) String() string {
 	return "unknown"
 }
 
-// Counters are the counters of a link. A packet is counted as sent, received or dropped when it is finished, not each
-// time it meets a busy port. Corrupted and Marked are counted at the receiver's link, at each try.
+// Counters are the counters of a link. A packet whose Verdict is Busy does not count as sent, received or dropped, but
+// the segments of it that were lost and the pieces that the port took have counted. Corrupted and Marked are counted at
+// the receiver's link, at each try to deliver the packet.
 type Counters struct {
-	Sent             uint64                 `json:"sent"` // packets that the port sent, taken or dropped
+	Sent             uint64                 `json:"sent"` // packets that Link.Deliver took or dropped, while attached
 	SentBytes        uint64                 `json:"sent_bytes"`
 	SentSegments     uint64                 `json:"sent_segments"`
 	Received         uint64                 `json:"received"` // packets, and pieces of cut ones, that the port took
 	ReceivedBytes    uint64                 `json:"received_bytes"`
 	ReceivedSegments uint64                 `json:"received_segments"`
-	Busy             uint64                 `json:"busy"` // how often a packet met the port without buffers
+	Busy             uint64                 `json:"busy"` // how often a packet or piece met the port without buffers
 	Drops            [NumDropReasons]uint64 `json:"-"`
-	Held             uint64                 `json:"held"`                 // segments held back in a delay line
-	DelayFull        uint64                 `json:"delay_full"`           // segments that a full line did not hold back
+	Held             uint64                 `json:"held"`                 // segments that Impairment.Reorder has held back
+	DelayFull        uint64                 `json:"delay_full"`           // segments for Reorder when the line was full
 	Duplicated       uint64                 `json:"duplicated,omitempty"` // segments that an Impairment sent twice
 	Corrupted        uint64                 `json:"corrupted,omitempty"`  // segments that Impairment.Corrupt selected
 	Marked           uint64                 `json:"marked,omitempty"`     // packets that an Impairment marked (ECN)
-	NotLearned       uint64                 `json:"not_learned"`          // addresses not learned for lack of room
+	NotLearned       uint64                 `json:"not_learned"`          // how often a MAC was not learned: no room
 }
 
 type counters struct {
 	received, receivedBytes     atomic.Uint64
-	receivedMore                atomic.Uint64 // segments beyond one for each packet
+	receivedMore                atomic.Uint64 // segments beyond one for each received packet; sentMore: likewise
 	sent, sentBytes, sentMore   atomic.Uint64
 	busy                        atomic.Uint64
 	drops                       [NumDropReasons]atomic.Uint64

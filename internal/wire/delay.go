@@ -15,20 +15,21 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8 // most deliveries of an entry to a port without buffers
-	// The least length of an entry's buffer, for payload of up to largeFrom bytes, and for longer payload.
+	maxTries = 8 // how often an entry meets a port without buffers until it is dropped
+	// The least length of an entry's buffer, for payload of up to largeFrom bytes, and for longer payload; of a held
+	// segment's at most line.maxBytes.
 	minBuf    = 2 << 10
 	largeFrom = 16 << 10
 	largeBuf  = 64 << 10
-	keepBytes = 8 << 20
-	// Bounds of the packets in order.
+	keepBytes = 8 << 20 // most bytes of unused buffers that a line keeps
+	// Bounds of the packets that a line queues in order.
 	maxQueued      = 1 << 14
 	maxQueuedBytes = 64 << 20
 )
 
-// line is the delay line of one direction of a link. It holds segments back (Impairment.Reorder), and on a
-// link with a delay, a jitter or a rate it queues the other packets, in order. It copies payload to buffers
-// of its own.
+// line is the delay line of one direction of a link. It holds segments back (Impairment.Reorder). While the link has a
+// delay, a jitter or a rate, or earlier packets are queued, it queues the other packets, in order. It copies payload to
+// buffers of its own.
 type line struct {
 	link     *Link
 	lv       int
@@ -62,7 +63,8 @@ type pool struct {
 	bytes int
 }
 
-// take removes and returns the last entry, if its buffer has at most most bytes.
+// take removes and returns the last entry, if there is one and its buffer is not longer than most bytes; otherwise it
+// returns nil.
 func (f *pool) take(most int) *heldSegment {
 	k := len(f.list) - 1
 	if k < 0 || len(f.list[k].buf) > most {
@@ -109,7 +111,7 @@ func (d *deque) last() *heldSegment {
 
 func (d *deque) pop() { d.list[d.head], d.head = nil, d.head+1 }
 
-// heldSegment is a segment, or a packet in order, in a delay line.
+// heldSegment is an entry of a delay line: a segment that is held back, or a packet that is queued in order.
 type heldSegment struct {
 	Packet
 	hdr    [splitter.MaxHeader]byte
@@ -117,7 +119,7 @@ type heldSegment struct {
 	region *dma.Region
 	seg    [1]dma.Segment
 	run    [1]*Packet
-	due    uint64 // the entry is sent before the segment with this number
+	due    uint64 // the entry is sent before the segment with this number; never: only at the time late
 	late   time.Time
 	tries  int
 
@@ -156,8 +158,8 @@ func (l *line) close() {
 	}
 }
 
-// hold keeps a copy of a segment, to be sent before segment due, or after HoldMax. It returns false if there
-// is no room, or if the copy failed, for reason *r.
+// hold keeps a copy of a segment, to be sent before segment due or after HoldMax, whichever is first. It returns false
+// if there is no room, with *r unchanged, or if the copy failed, with the reason in *r.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	h := l.reserve(int(p.PayloadLen), false)
 	if h == nil {
@@ -295,8 +297,8 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	return best
 }
 
-// send sends an entry. If the port is busy, it puts the entry back, unless the port had no buffers for the
-// maxTries-th time.
+// send sends a held segment. If the port is busy, send puts the entry back; but when the port had no buffers for the
+// maxTries-th time, it drops the entry.
 func (l *line) send(w *Worker, h *heldSegment) {
 	l.beyond(w, h.run[:])
 	if h.Verdict.Kind == Busy {
@@ -361,7 +363,7 @@ func (l *line) nextLate() time.Duration {
 	return max(d, 0)
 }
 
-// beyond passes packets from the line on.
+// beyond passes packets that leave the line on: to the switch on a link's way up, to the port on its way down.
 func (l *line) beyond(w *Worker, run []*Packet) {
 	if l.lv == levelUp {
 		l.link.forward(w, run)
@@ -372,8 +374,8 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay puts packets into the line, in order. If there is no room for a packet, it and the packets behind it
-// become Busy.
+// delay puts packets into the line, in order, or drops those that it cannot copy or that do not fit into the queue of
+// the link's rate. If the line has no room for a packet, this packet and those behind it become Busy.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {
 		h := l.reserve(int(p.PayloadLen), true)
@@ -396,7 +398,8 @@ func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	}
 }
 
-// enqueue puts a filled entry into the queue, and sets its time. It returns the reason if it did not.
+// enqueue puts a filled entry into the queue, and sets when it is to be sent. It returns DropNone, or the reason to
+// drop the entry.
 func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -410,7 +413,7 @@ func (l *line) enqueue(c *chances, h *heldSegment) DropReason {
 			due = l.departed
 		}
 		waits, n := due.Sub(now).Seconds()*c.Rate, float64(h.WireLen())
-		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // for rounding
+		if waits > 0 && waits+n > float64(c.Limit)+0.5 { // 0.5 for rounding errors
 			return DropLinkQueue
 		}
 		if c.ECN && waits > float64(c.Limit)/2 && h.fault.kind == passes && capable(&h.Packet) {

@@ -11,35 +11,38 @@ import (
 )
 
 // Impairment is what a bad link does to the segments that pass it in one direction. The zero value does
-// nothing. The random fates, from Loss to Corrupt, depend only on Seed, the direction and the segment's
-// number, if the link has the Impairment from the start. A GSO packet counts as its segments. A segment meets
-// at most one fate: the first that applies, in the order of the fields.
+// nothing. The random fates, Loss, Burst, Reorder, Duplicate and Corrupt, depend only on Seed, the direction and the
+// segment's number on the link, if the link has the Impairment from the start. A GSO packet counts as its segments. A
+// segment meets at most one fate: the first that applies, in the order of the fields; but Drop also loses a segment
+// that ECN would mark.
 type Impairment struct {
 	Seed uint64
 	Loss float64 // probability that a segment is lost
-	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst.
+	// ECN marks ECN-capable TCP segments (RFC 3168) instead of losing them by Loss or Burst. See Rate, too.
 	ECN   bool
 	Burst Burst // in addition to Loss
-	// Drop are the numbers of the segments that each TCP connection loses once: at most MaxDrop, in order.
-	// Segments count from 0, by the connection's longest segment so far. Drop applies to the first 4,096
-	// connections whose SYN the link has seen.
+	// Drop are the numbers of the segments that each TCP connection loses once: at most MaxDrop, in order. Number k is
+	// the segment with byte k*n of the connection's data in this direction, where n is the length of the longest
+	// segment so far. Drop applies to connections whose SYN has passed in this direction, with the first 4,096 pairs of
+	// addresses and ports.
 	Drop      []uint32
 	Reorder   float64 // probability that a segment is held back
 	Duplicate float64 // probability that a segment comes twice
 	// Corrupt is the probability that a TCP or UDP segment has one bit flipped, behind its IP header, after its
 	// checksum was completed.
 	Corrupt float64
-	// ReorderDepth is the largest number of later segments that overtake a segment that is held back; 0 means 3.
-	// The number is random, from 1.
+	// ReorderDepth is the largest number of the link's later segments that overtake a segment that is held back, unless
+	// its receiver is busy; 0 means 3. The number is random, from 1, and smaller if HoldMax passes first.
 	ReorderDepth int
 	// HoldMax is the longest time for which a segment is held back, unless its receiver is busy; 0 means 10 ms.
 	HoldMax time.Duration
-	// MaxPackets and MaxBytes bound the segments that are held back at a time. 0 means 256 and 4 MiB.
+	// MaxPackets and MaxBytes bound the number of segments that Reorder holds back at a time, and the bytes of their
+	// buffers. 0 means 256 and 4 MiB.
 	MaxPackets int
 	MaxBytes   int
 
-	// Delay is how long the link delays packets that Reorder does not hold back, give or take at most Jitter,
-	// and longer if a packet would overtake another one.
+	// Delay is how long the link delays packets that Reorder does not hold back, after the queue of Rate, give or take at
+	// most Jitter, and longer if a packet would overtake another one or its receiver is busy.
 	Delay, Jitter time.Duration
 	// Rate, in bytes a second on the wire, is the rate of a queue that holds Limit bytes and drops packets that
 	// do not fit behind others; 0: no queue. With ECN, the queue marks ECN-capable TCP packets while it is more than
@@ -61,7 +64,7 @@ const (
 	MaxLimit = 1 << 30
 )
 
-// Lossy reports whether segments may be lost, reordered, duplicated or changed.
+// Lossy reports whether the link may lose, reorder, duplicate or change segments. A Rate counts as lossy.
 func (im *Impairment) Lossy() bool {
 	return im.Loss > 0 || im.Burst.P > 0 || im.Burst.Good > 0 || len(im.Drop) > 0 || im.Reorder > 0 ||
 		im.Duplicate > 0 || im.Corrupt > 0 || im.Rate > 0
@@ -116,11 +119,12 @@ type chances struct {
 	burst *burst
 	drop  *drops
 
-	onlyLoses bool // Loss is the only random fate
+	onlyLoses bool // there is no random fate but Loss
 }
 
-// newChances compiles an impairment that begins at segment from. It keeps the state of the Burst (if Seed is the
-// same, too) and the Drop of old, the link's previous impairment, if they are the same; old may be nil.
+// newChances compiles an impairment that begins at segment from. old is the previous impairment of the link in this
+// direction, or nil. newChances takes over old's state of Burst if Burst and Seed are the same, and of Drop if Drop is
+// the same.
 func newChances(im Impairment, lv int, from uint64, old *chances) *chances {
 	c := &chances{Impairment: im, lv: lv, seed: mix64(im.Seed + uint64(lv)), depth: uint64(im.ReorderDepth)}
 	if c.depth == 0 {
@@ -160,7 +164,7 @@ func (c *chances) passing(seq, n uint64) (i uint64) {
 	return i
 }
 
-// fate returns the fate of segment seq, and for a held one the segment before which it is released.
+// fate returns the random fate of segment seq, without ECN, and for a held one the segment before which it is released.
 func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	h := mix64(c.seed + seq*0x9e3779b97f4a7c15)
 	switch {
@@ -181,7 +185,8 @@ func (c *chances) fate(seq uint64) (f fate, due uint64) {
 	return passes, 0
 }
 
-// fateOf returns the fate of segment seq of packet p, with respect to ECN.
+// fateOf returns the random fate of segment seq, a part of packet p: marked instead of lost if ECN is set and p is
+// ECN-capable.
 func (c *chances) fateOf(p *Packet, seq uint64) (f fate, due uint64) {
 	if f, due = c.fate(seq); f == lost && c.ECN && capable(p) {
 		f = marked
@@ -209,7 +214,7 @@ func newBurst(b Burst, seed, from uint64) *burst {
 	return &burst{Burst: b, seed: seed, from: from, ln: [2]float64{math.Log1p(-b.P), math.Log1p(-b.R)}}
 }
 
-// stay returns how many segments the n-th state lasts: a geometric distribution.
+// stay returns how many segments the n-th state lasts, from 0 on, by a geometric distribution. Even states are good.
 func (b *burst) stay(n uint64) uint64 {
 	l := b.ln[n&1]
 	if l == 0 { // for ever
@@ -219,7 +224,7 @@ func (b *burst) stay(n uint64) uint64 {
 	return 1 + uint64(min(math.Log(u)/l, 1e18))
 }
 
-// bad reports whether the link is bad at a segment.
+// bad reports whether the link is bad at a segment. It returns false for a segment before the changes that b still has.
 func (b *burst) bad(seq uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -254,7 +259,7 @@ func (b *burst) loses(seq uint64) bool {
 	return float64(mix64(b.seed^mix64(seq))>>11) < p*(1<<53)
 }
 
-// maxDropFlows is how many connections a drops tracks.
+// maxDropFlows is how many flows (connections in one direction) a drops tracks at most.
 const maxDropFlows = 4096
 
 type drops struct {
@@ -265,13 +270,14 @@ type drops struct {
 }
 
 type dropFlow struct {
-	start uint32 // of the first byte
-	mss   uint32 // the longest segment so far
+	start uint32 // sequence number of the first byte of data
+	mss   uint32 // length of the longest segment so far
 	next  int    // index in drops.list of the next segment to lose
 }
 
-// hits reports whether a segment of n bytes at sequence number seq has the first byte of the next segment of
-// the list. mss is the length of a full segment.
+// hits reports whether a segment of n bytes at sequence number seq has the first byte of the next segment in the list.
+// mss is n, or the MSS of a GSO packet if that is larger. If the segment is a SYN, hits returns false, and begins to
+// track its connection if there is room.
 func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 	if h.Class != splitter.TCP {
 		return false
@@ -297,7 +303,7 @@ func (d *drops) hits(h *splitter.Headers, seq, n, mss uint32) bool {
 
 func (f *dropFlow) first(d *drops) uint64 { return uint64(d.list[f.next]) * uint64(f.mss) }
 
-// lost skips the entries of the list for segments that begin before the end of a lost one.
+// lost skips the entries of the list for segments that begin before the end of a lost one, of n bytes at seq.
 func (d *drops) lost(h *splitter.Headers, seq, n uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Bursts are as long and as frequent as in the model.
+// Bursts have about the length and the frequency of the model, and do not depend on how packets bundle segments.
 func TestBurstsAreTheModels(t *testing.T) {
 	bad := Impairment{Seed: 3, Burst: Burst{P: 0.01, R: 0.25}}
 	var first []int
@@ -41,7 +41,7 @@ func TestBurstsAreTheModels(t *testing.T) {
 	if mean := float64(lostAll) / float64(bursts); mean < 3.8 || mean > 4.2 || lostAll < n*3/104 || lostAll > n*5/104 {
 		t.Errorf("%d lost in %d bursts", lostAll, bursts)
 	}
-	// The fates of the latest 500 segments are still known.
+	// c still returns the fates of the latest 500 segments.
 	again := make([]bool, 500)
 	for i := range again {
 		f, _ := c.fate(uint64(n - 500 + i))
@@ -166,13 +166,13 @@ func TestMarksOfCongestion(t *testing.T) {
 	}
 }
 
-// The link loses the numbered segments only when they are first sent.
+// The link loses the segments with the numbers in Drop when they are first sent, but not when they are sent again.
 func TestDropsByNumber(t *testing.T) {
 	for name, sizes := range shapes() {
 		a, b := badPair(t, newSwitch(t), Impairment{Drop: []uint32{0, 7, 8, 500, 5000}}, Impairment{})
 		b.setLimits(superLimits)
 		const mss, start = 100, 1_000_000
-		for range 2 { // on the same ports
+		for range 2 { // the second connection has the same TCP ports
 			taken(t, a.sent(a.packet(b.mac, spec{flags: splitter.SYN, seq: start - 1})))
 			b.take()
 			send := func() (seqs []int) {
@@ -277,7 +277,7 @@ func TestQueueOfALink(t *testing.T) {
 	})
 }
 
-// A sender that reaches the bound of a delay line waits.
+// A packet for which a delay line has no room is Busy, with a time for the next try.
 func TestDelayedPacketsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := badPair(t, newSwitch(t), Impairment{Delay: time.Second}, Impairment{})
@@ -348,7 +348,7 @@ func TestLinkChanges(t *testing.T) {
 	}
 }
 
-// When an impairment changes, unchanged settings keep their state.
+// When an impairment changes, the Burst and the Drop in it keep their state if they are the same as before.
 func TestChangesKeepWhatTheyDoNotChange(t *testing.T) {
 	im := Impairment{Seed: 3, Burst: Burst{P: 1, R: 1}, Drop: []uint32{7}}
 	const long = 1 << 62

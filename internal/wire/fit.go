@@ -2,8 +2,9 @@ package wire
 
 import "vnic.dev/vnic/splitter"
 
-// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed. The caller
-// has entered the link.
+// fit delivers a run of packets to the link's port, if necessary altered, segmented or completed, or drops them. Once
+// one is Busy, those that fit has not yet passed to the port become Busy too, unless the worker floods. The caller has
+// entered the link.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {
@@ -30,7 +31,8 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 	}
 }
 
-// deliver returns the first Busy verdict.
+// deliver calls the port's Deliver, counts the packets and, unless the port does so itself, reports them to the tap. It
+// returns the first Busy verdict; busy is false if there is none.
 func (l *Link) deliver(w *Worker, run []*Packet) (v Verdict, busy bool) {
 	l.port.Deliver(w, run)
 	v, busy = l.count.deliveredAll(run)
@@ -42,7 +44,8 @@ func (p *Packet) begun(l *Link) bool {
 	return p.Progress.begun && p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
 }
 
-// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l.
+// levelOn returns the packet's progress on level lv (levelDown or levelFit) of link l. It first clears the progress on
+// both levels if that is another link's.
 func (p *Packet) levelOn(lv int, l *Link) *level {
 	p.Progress.begun = true
 	if p.Progress.link != l.serial {
@@ -52,7 +55,8 @@ func (p *Packet) levelOn(lv int, l *Link) *level {
 	return &p.Progress.level[lv]
 }
 
-// cut delivers one packet that the port does not accept as it is, or the rest of one that it took in part.
+// cut delivers one packet that the port does not accept as it is, or the rest of one that it took in part: in pieces,
+// or with its checksum completed. It drops a packet, or its rest, that it cannot deliver so.
 func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	state := p.levelOn(levelFit, l)
 	if p.Meta.GSOType == splitter.GSONone {
@@ -69,7 +73,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		l.count.drop(p, DropTooBig)
 		return
 	}
-	super := mss // payload bytes of a piece
+	super := mss // most payload bytes of a piece
 	if lim.Csum && lim.GSO.Has(p.Meta.GSOType) {
 		super = p.PayloadLen
 		if room := lim.MaxBytes; room != 0 && super > room-min(room, hdr) {
@@ -84,7 +88,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		for ; n < maxPieces && (end < p.PayloadLen || p.PayloadLen == 0 && n == 0); n++ {
 			size := min(super, p.PayloadLen-end)
 			if end == 0 && !lim.ECN && cwr(&p.Meta) {
-				size = min(mss, p.PayloadLen) // CWR needs a segment of its own
+				size = min(mss, p.PayloadLen) // without lim.ECN, the segment with CWR goes alone
 			}
 			x := &w.pieces[n]
 			if reason = x.cut(s, p, &from, end, size); reason == DropNone && !lim.Csum {
@@ -117,7 +121,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			}
 		}
 		if reason != DropNone {
-			l.count.drop(p, reason) // the part of the packet that was not delivered
+			l.count.drop(p, reason) // counts one drop for the rest of the packet
 		}
 		if reason != DropNone || end >= p.PayloadLen {
 			break
@@ -128,8 +132,8 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 }
 
-// complete delivers a frame that is not a GSO packet with its checksum completed, or drops it if it is too
-// long.
+// complete completes the checksum of a frame that is not a GSO packet, and delivers a copy of the frame, or drops the
+// frame if it is too long or invalid.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// stream checks that frames carry the payload of a packet, in order and once, and returns the lengths of
-// their payloads.
+// stream checks that frames are valid and carry all of payload, in order and once, in TCP with sequence numbers from
+// seq on. It returns the lengths of the frames' payloads.
 func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []int) {
 	t.Helper()
 	off := 0
@@ -142,7 +142,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	var got []received
 	for i, post := range []int{3, 0, 1, 40, 5, 1000} {
 		b.post(post)
-		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may pass the same bytes in other memory segments
+		p.Payload = append(p.Payload[:0:0], p.Payload...) // a retry may pass the payload in another slice
 		a.send(p, next)
 		total += post
 		got = append(got, b.take()...)
@@ -159,7 +159,7 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 	stream(t, got, append(bytes.Clone(a.ram[:60000]), a.ram[:10]...), 0)
 }
 
-// A port gets busy in the middle of a packet, and its limits change before the retry.
+// A port gets busy in the middle of a packet. Before the retry its limits change, or another port takes over its MAC.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
 	a, b := pair(t)
 	s := a.link.sw
@@ -214,14 +214,14 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	for _, start := range []uint16{0, 5, 12, 13, 14, 34, 35, 41, 42, 43, 60, 61, 200} {
 		for _, off := range []uint16{0, 1, 6, 7, 16, 90} {
 			p := a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
-			if start != 34 || off != 6 { // the place that the parser expects
+			if start != 34 || off != 6 { // the place of UDP's own checksum
 				a.send(partial(p, start, off))
 				if p.Verdict != Drop(DropBadCsum) || len(b.take()) != 0 {
 					t.Fatalf("%d+%d of UDP: %+v", start, off, p.Verdict)
 				}
 			}
 			p = a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
-			p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS: nothing after the EtherType is checked
+			p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS: any place after the EtherType is allowed
 			testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 			partial(p, start, off)
 			before := bytes.Clone(a.ram[3:303])

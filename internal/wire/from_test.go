@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A packet names the link on which it came, whatever its sender wrote to the field From.
+// The From of a received packet is the Serial of its sender's link, whatever the sender wrote to From.
 func TestPacketsSayWhoSentThem(t *testing.T) {
 	late := Impairment{Seed: 1, Reorder: .5, HoldMax: time.Millisecond}
 	for name, c := range map[string]struct {
@@ -17,7 +17,7 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		lim      Limits
 		spec     spec
 		change   func(*Packet)
-		packets  int // that arrive for one sent
+		packets  int // how many packets arrive for one that is sent
 	}{
 		"whole":     {spec: spec{n: 100}, packets: 1},
 		"cut":       {spec: spec{n: 5000, mss: 1000}, packets: 5},
@@ -31,8 +31,8 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 		"held on the way up":   {up: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 		"held on the way down": {down: late, spec: spec{n: 20000, mss: 1000}, packets: 20},
 	} {
-		// In a synctest bubble the clock stands still while the receiver is busy; otherwise the link would drop
-		// held packets.
+		// In a synctest bubble the clock stands still while the receiver has no buffers; otherwise the link might give up
+		// held packets after maxTries.
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSwitch(t)
@@ -52,7 +52,7 @@ func TestPacketsSayWhoSentThem(t *testing.T) {
 					b.post(0)
 					h.send(p)
 					b.post(-1)
-					if p.Dst[0]&1 != 0 { // a flood does not wait for busy ports
+					if p.Dst[0]&1 != 0 { // a flood does not wait for busy ports: send it once more
 						p.Verdict.Kind = Busy
 					}
 					for p.Verdict.Kind == Busy {

@@ -34,8 +34,9 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 }
 
 // Impair replaces the impairments of the packets that the port sends (up) and receives (down); but a
-// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. If the link is
-// detached, Impair changes nothing and returns ErrDetached.
+// direction keeps HoldMax, MaxPackets and MaxBytes of the first impairment that did anything. Impair changes
+// nothing, and returns an error, if an impairment is invalid (ErrBadImpairment) or the link is detached
+// (ErrDetached).
 func (l *Link) Impair(up, down Impairment) error {
 	for _, im := range []*Impairment{&up, &down} {
 		if err := im.check(); err != nil {
@@ -74,8 +75,8 @@ func mix64(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// clear returns how many of the n segments from seq on pass, up to the first that does not, or before which a
-// held segment is due.
+// clear returns how many of the n segments from seq on come before the first whose fate is not passes, or before which
+// a held segment is due. It ignores Impairment.Drop.
 func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	if due := im.line.due.Load(); due < seq+n {
 		n = due - min(seq, due)
@@ -83,8 +84,8 @@ func (im *impaired) clear(c *chances, seq, n uint64) uint64 {
 	return c.passing(seq, n)
 }
 
-// on puts packets into the delay line if the link has a delay, a jitter or a rate, or the line still has packets
-// in order; otherwise it passes them on.
+// on passes packets on: through the queue of the delay line if the impairment has a delay, a jitter or a rate, or if
+// the queue has packets; otherwise directly.
 func (im *impaired) on(w *Worker, c *chances, run []*Packet) {
 	if len(run) > 0 && (c.delays() || im.line.queued.Load() > 0) {
 		im.line.delay(w, c, run)
@@ -108,7 +109,7 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	c := im.now.Load()
 	for i, p := range batch {
 		if r := admit(p); r != DropNone && r != unplaced {
-			continue // Link.forward drops it, and does not count it as a segment
+			continue // it gets no segment number: Link.forward drops it
 		}
 		progress := p.Progress.up()
 		if im.lv == levelDown {
@@ -137,7 +138,8 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	im.on(w, c, batch[start:])
 }
 
-// cut applies the impairment to the segments of one packet.
+// cut applies the impairment to the segments of one packet that are not finished yet, and passes on those that are not
+// lost or held back. If one of these is Busy, cut stops, and the packet is Busy, too.
 func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}
@@ -149,7 +151,7 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, s
 	mss := uint64(s.MSS())
 	from := cursor{segs: p.Payload}
 	from.skip(progress.done)
-	// size returns where segment i ends and how long it is.
+	// size returns where segment i ends in the payload, and its length.
 	size := func(i uint64) (end, n uint32) {
 		end = uint32(min((i+1)*mss, uint64(p.PayloadLen)))
 		return end, end - uint32(min(i*mss, uint64(p.PayloadLen)))
@@ -224,20 +226,21 @@ func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, s
 	}
 }
 
-// again sends a piece a second time, for Impairment.Duplicate.
+// again sends a piece a second time, for Impairment.Duplicate. It drops the duplicate if it is Busy.
 func (im *impaired) again(w *Worker, c *chances, x *piece) {
 	busy := len(w.busy)
 	x.Verdict, x.Progress = Verdict{}, Progress{}
 	im.on(w, c, w.stages[im.lv].run[:])
 	if x.Verdict.Kind == Busy {
-		w.busy = w.busy[:busy] // no sender waits for a copy
+		w.busy = w.busy[:busy] // no sender waits for a duplicate
 		im.link.count.dropped(DropDelay)
 		return
 	}
 	im.link.count.duplicated.Add(1)
 }
 
-// lose counts the piece [off, off+n) of a packet as lost, and moves the cursor past it.
+// lose counts the segment with payload [off, off+n) of a packet as lost, and moves the cursor past it. On the
+// receiver's link it also reports the segment to the tap.
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from
@@ -247,7 +250,7 @@ func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n ui
 	}
 }
 
-// resume copies the packet's progress to a piece, and resets the levels up to lv.
+// resume copies the packet's progress to a piece, and then clears the piece's levels 0 to lv.
 func (x *piece) resume(p *Packet, lv int) {
 	x.Progress = p.Progress
 	for i := range lv + 1 {
@@ -255,7 +258,7 @@ func (x *piece) resume(p *Packet, lv int) {
 	}
 }
 
-// suspend copies to the packet the verdict and progress of its piece x, which met a busy port.
+// suspend copies to the packet the verdict of its piece x, which is Busy, and x's progress on the levels after lv.
 func (p *Packet) suspend(x *Packet, lv int) {
 	p.Verdict = x.Verdict
 	p.Progress.link, p.Progress.arrives = x.Progress.link, x.Progress.arrives

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// arrivals returns the numbers of all segments of mss bytes in frames, in order of arrival; segment 0 has
+// arrivals returns the numbers of all segments of mss bytes in received frames, in order of arrival; segment 0 has
 // sequence number 0.
 func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	t.Helper()
@@ -25,7 +25,8 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 	return seqs
 }
 
-// over sends packets, the i-th of sizes[i] segments, and returns the numbers of the segments that arrived.
+// over sends packets from one host to another, the i-th of sizes[i] segments. It returns the numbers of the segments
+// that have arrived by then, in order of arrival, and the two hosts.
 func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
 	a, b := badPair(t, newSwitch(t), up, down)
@@ -54,7 +55,7 @@ func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *h
 	return arrivals(t, got, mss), a, b
 }
 
-// shapes are ways to pack 1000 segments.
+// shapes returns ways to divide 1000 segments into packets: the number of segments of each packet.
 func shapes() map[string][]int {
 	m := map[string][]int{"one by one": slices.Repeat([]int{1}, 1000), "by tens": slices.Repeat([]int{10}, 100),
 		"by 500": {500, 500}}
@@ -69,8 +70,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// With one seed the same segments are lost and held back, however the sender packs them and whatever the port
-// accepts.
+// With one seed the same segments arrive in the same order, however the sender packs them, and whether or not the
+// receiver accepts GSO packets.
 //
 // Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -107,7 +108,7 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	}
 }
 
-// The fates stay the same if the port runs out of buffers repeatedly.
+// The same segments arrive if the receiver runs out of buffers repeatedly.
 //
 // Invariant: wire: With the same impairment, seed and direction, the same segments are lost.
 func TestFateSurvivesBusyPorts(t *testing.T) {
@@ -213,7 +214,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
 			t.Errorf("it came after %v", d)
 		}
-		// No other frame follows, and the receiving port is busy for a while.
+		// No other frame follows the held one, and the receiver is busy for a while.
 		b.post(0)
 		a.send(a.packet(b.mac, spec{n: 500}))
 		for range 3 {
@@ -335,7 +336,7 @@ func TestNothingGoesAstray(t *testing.T) {
 	taken(t, p)
 }
 
-// Frames whose checksum the link completes meet its impairment too.
+// The sender's link may also lose a frame whose checksum it would have to complete (unplaced).
 func TestUnplacedChecksumIsNoWayRoundLoss(t *testing.T) {
 	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
 	p := a.packet(b.mac, spec{n: 1448})

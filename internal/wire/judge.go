@@ -7,14 +7,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unchecked marks, within Link.forward, a packet that admit lets pass, but whose source addresses are still to be
-// checked.
+// unchecked marks, within Link.forward, a packet that admit lets pass, but whose source addresses checkSource still has
+// to check.
 const unchecked = NumDropReasons + 1
 
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes reports whether the source addresses of a packet are in its parsed headers, and in allowed or
-// unspecified. It takes no lock.
+// passes reports whether the parsed headers suffice to accept a packet's source addresses: the MAC is in d.allowed, and
+// the IP address, if any, is in d.allowed or unspecified. If it returns false, checkSource has to decide. It takes no
+// lock.
 func (d *identity) passes(p *Packet) bool {
 	allowed, h := d.allowed.Load(), &p.Meta.Headers
 	if !allowed.hasMAC(p.Src) {
@@ -75,8 +76,8 @@ const (
 	ndTargetLink = 2
 )
 
-// checkSource returns why a packet's sender may not send it, or DropNone; and the packet, or a copy of it,
-// because the sender may rewrite its memory after the check.
+// checkSource returns why the port may not send a packet, or DropNone. It also returns p, or, if it had to read
+// payload, a copy of p with these bytes in the Header, because the sender may rewrite the payload after the check.
 func (l *Link) checkSource(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -126,8 +127,8 @@ func checkedLen(h *splitter.Headers) uint32 {
 	return uint32(h.HdrLen)
 }
 
-// pulled returns a packet with at least n bytes in its Header, or the whole frame if it is shorter: p itself,
-// or the worker's copy of p.
+// pulled returns p, or the worker's copy of p, with at least n bytes in its Header (or splitter.MaxHeader bytes, or the
+// whole frame, if these are fewer); or the reason to drop p.
 func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	n = min(n, p.Len(), splitter.MaxHeader)
 	have := uint32(len(p.Header))
@@ -152,7 +153,8 @@ func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
 	return &x.Packet, DropNone
 }
 
-// from returns why the port may not send from an address, or DropNone.
+// from returns why the port may not send from an address, or DropNone. It may bind the address to the port (allow). mac
+// is Refusal.MAC.
 func (d *identity) from(s source, mac MAC) DropReason {
 	if s.kind != kindMAC && s.unspecified() || d.allowed.Load().has(s) {
 		return DropNone
@@ -165,7 +167,8 @@ func (d *identity) linkAddr(b []byte) DropReason {
 	return d.from(m.source(), m)
 }
 
-// arp checks an ARP frame (RFC 826) by its sender addresses, and a probe (RFC 5227) by its target.
+// arp checks the sender addresses in an ARP frame (RFC 826); in a probe (RFC 5227), which has no sender IP address, the
+// target's in place of it.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -183,7 +186,10 @@ func (d *identity) arp(b []byte, mac MAC) DropReason {
 	return DropNone
 }
 
-// unspecified: the IPv6 source is ::; cut: b is only the start of the message.
+// neighbor checks an ICMPv6 message of neighbor discovery (RFC 4861): the target of a neighbor advertisement, a
+// redirect or a probe, and the MACs in the options. It accepts other messages. unspecified: the IPv6 source is ::.
+// cut: b is only the start of the message; then neighbor checks the options in b of router advertisements and
+// redirects, and refuses other neighbor discovery messages.
 func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
 	if len(b) < 1 {
 		return DropNone
@@ -218,8 +224,9 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 	return r
 }
 
-// malformed checks the source address of a frame whose headers are inconsistent or too long, because a
-// receiver may be less strict than splitter.
+// malformed checks the IP source address of a frame whose headers are inconsistent or too long, because a
+// receiver may be less strict than splitter. It refuses a frame that is not IP or lacks a part of the first IP header,
+// and IPv6 with an extension header or ICMPv6.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -232,7 +239,8 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 }
 
 // fragmented refuses the first fragment of a neighbor discovery message, which is forbidden (RFC 6980), and a
-// first fragment that does not include all extension headers or ICMPv6's type (RFC 7112).
+// first fragment whose extension headers, or whose ICMPv6 type, are not whole in b, the start of the frame (RFC 7112).
+// It accepts other IPv6 fragments.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
 	off := int(h.L4Off)
 	if off < 8 || off > len(b) {
@@ -264,7 +272,7 @@ func fragmented(h *splitter.Headers, b []byte) DropReason {
 	return DropNone
 }
 
-// Extension headers of IPv6 (RFC 8200, 4.1; RFC 4302).
+// Extension headers of IPv6 (RFC 8200, 4.1; RFC 4302), except ESP.
 const (
 	extHopByHop = 0
 	extRouting  = 43

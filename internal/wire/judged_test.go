@@ -12,8 +12,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// rawFrame makes a packet from a frame's bytes. Its Header has the headers; of frames that are neither TCP nor UDP at
-// least hdr bytes, of malformed ones as much as fits. The rest is in h's memory at off.
+// rawFrame makes a packet from a frame's bytes. Its Header has the parsed headers; of frames that are neither TCP nor
+// UDP at least hdr bytes, of malformed ones all, but at most splitter.MaxHeader bytes. The rest is in h's memory at
+// off, in segments whose first lengths are cut.
 func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
@@ -54,8 +55,8 @@ func plainSum(b []byte) uint16 {
 	return uint16(s)
 }
 
-// pseudo makes the pseudo-header for l4 bytes of protocol proto, from the source address of ip to the address
-// to.
+// pseudo returns bytes with the sum of the pseudo-header for l4 bytes of protocol proto, from the source address in the
+// IP header ip to the address to.
 func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	var b []byte
 	if ip[0]>>4 == 4 {
@@ -67,10 +68,10 @@ func pseudo(ip, to []byte, proto byte, l4 int) []byte {
 	return append(b, 0, 0, 0, proto)
 }
 
-// inner is IP with TCP or UDP, whose checksum field has the pseudo-header's sum, as Linux sets it for
+// inner is an IP packet with TCP or UDP, whose checksum field has the pseudo-header's sum, as Linux sets it for
 // CHECKSUM_PARTIAL.
 type inner struct {
-	b      []byte // from the IP header on; of SRv6 inline from TCP or UDP on
+	b      []byte // from the IP header on; for "SRv6, inline" from TCP or UDP on
 	l4     int
 	field  int
 	pseudo []byte
@@ -93,8 +94,8 @@ func newInner(s spec, payload []byte) inner {
 	return in
 }
 
-// tunnels are frames, from the EtherType on, whose partial checksum belongs to headers that the switch does
-// not parse, or that lie behind tags.
+// tunnels returns frames by name, from the EtherType on, whose partial checksum belongs to headers that the switch does
+// not parse, or that lie behind two tags.
 func tunnels(s spec, payload []byte) map[string]struct {
 	b  []byte
 	in inner
@@ -160,7 +161,7 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
 	for name, opts := range map[string]LinkOptions{"": {}, "late up": {Up: late}, "late down": {Down: late}} {
 		sizes, lies := []int{0, 1, 1000, 1001}, 5
-		if opts.Up.does() || opts.Down.does() || opts.Identity != nil { // each frame takes a while
+		if opts.Up.does() || opts.Down.does() || opts.Identity != nil { // the link delays each frame
 			sizes, lies = sizes[3:], 1
 		}
 		s := newSwitch(t)
@@ -192,7 +193,7 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 									t.Fatalf("%s %s: %d frames", name, kind, len(got))
 								}
 								f := bytes.Clone(got[0].frame)
-								if kind == "QinQ" && lim.Csum { // the receiver completes it, at the same place
+								if kind == "QinQ" && lim.Csum { // it is left to the receiver, at the same place
 									m := &got[0].meta
 									if m.Csum != splitter.CsumPartial || int(m.CsumStart) != l4 || !bytes.Equal(f, frame) {
 										t.Errorf("%s %s: %+v", name, kind, *m)
@@ -280,9 +281,9 @@ func refused(a, b *host) map[string]*Packet {
 	icmp[0], icmp[6], icmp[7], icmp[40] = 0x60, 58, 255, 135
 	binary.BigEndian.PutUint16(icmp[4:], 24)
 	fragment := append(header(a.mac, b.mac, &udp), pattern[:1000]...)
-	fragment[20] = 0x20 // more fragments follow
+	fragment[20] = 0x20 // the flag for more fragments
 	malformed := append(header(a.mac, b.mac, &udp), pattern[:1000]...)
-	malformed[17]++ // longer than the frame
+	malformed[17]++ // its IP header gives more bytes than the frame has
 	super := a.packet(b.mac, spec{n: 3000, mss: 1000})
 	super.Meta.CsumOffset--
 	super6 := a.packet(b.mac, spec{n: 3000, mss: 1000, v6: true})
@@ -336,8 +337,8 @@ func judge(h *splitter.Headers, b []byte) judged {
 	return judged{MAC(b[0:6]), MAC(b[6:12]), h.EtherType, h.Class, h.VLANs, h.VLAN, h.Flow}
 }
 
-// The bytes that a port gets parse to the headers in their Meta, and have the properties that were checked in the sent
-// frame.
+// The bytes that a port gets parse to the headers in their Meta, and have the properties (judged) that the sent frame
+// had.
 //
 // Invariant: wire: Completing a partial checksum changes no byte by which a frame was judged, but
 // for the checksum field of TCP or UDP.
@@ -346,7 +347,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
 	spoof = append(spoof, make([]byte, 60)...)
 	sum := ^splitter.Sum(spoof[11:], 0)
-	binary.BigEndian.PutUint16(spoof[30+1:], splitter.Add(sum, ^uint16(0x0188))) // the checksum becomes 0x0188
+	binary.BigEndian.PutUint16(spoof[30+1:], splitter.Add(sum, ^uint16(0x0188))) // the checksum, from byte 11 on: 0x0188
 	f.Add(spoof, uint16(11), uint16(0), uint8(0), uint16(0), uint8(1))
 	f.Add(spoof, uint16(14), uint16(4), uint8(0), uint16(0), uint8(0))
 	for i, s := range []spec{{n: 50}, {n: 3000, v6: true}, {n: 3000, udp: true}, {n: 51, udp: true, v6: true, tags: 2}} {
@@ -392,7 +393,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 		}
 		b.setLimits(lim)
 		c.setLimits(lim)
-		for _, h := range []*host{b, c} { // earlier frames may have moved their MACs to other ports
+		for _, h := range []*host{b, c} { // an earlier frame may have moved the MAC of b or c to another port
 			h.send(h.arp(broadcast))
 		}
 		for _, h := range []*host{a, b, c, l} {
@@ -403,7 +404,7 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 			from = l
 		}
 		p := from.rawFrame(frame, int(opts>>4)*9, 0, int(opts&15), 100)
-		frame = frame[:p.Len()] // without padding
+		frame = frame[:p.Len()] // Prepare has cut padding
 		partial(p, start, offset)
 		m := &p.Meta
 		m.GSOType, m.GSOSize = splitter.GSOType(gso%5), mss
@@ -432,8 +433,8 @@ func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	})
 }
 
-// leaves compares a frame that a port got with the sent frame, whose metadata is m and whose checked
-// properties are was.
+// leaves compares the frame r that a port got with the sent frame, whose metadata is m and whose checked properties are
+// *was.
 func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judged) {
 	t.Helper()
 	var h splitter.Headers
@@ -448,7 +449,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 		now.src == ControlMAC || now.dst == ControlMAC {
 		t.Fatalf("a control frame came out: %x", r.frame[:14])
 	}
-	// A super-packet may arrive whole, with whatever checksums its sender gave it, or cut, with new checksums.
+	// A GSO packet may arrive whole, with whatever checksums its sender gave it, or cut, with new checksums.
 	if m.GSOType != splitter.GSONone && (r.meta.GSOType == splitter.GSONone || len(r.frame) != len(frame)) {
 		verify(t, r)
 		return
@@ -464,7 +465,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 			t.Fatalf("a checksum at %d+%d: %+v", m.CsumStart, m.CsumOffset, h)
 		}
 		if r.meta.Csum != splitter.CsumPartial {
-			if !placed { // neither TCP nor UDP: the sum of all bytes from CsumStart
+			if !placed { // neither TCP nor UDP: the complement of the sum of all bytes from CsumStart
 				sum := ^plainSum(frame[m.CsumStart:])
 				if sum == 0 {
 					sum = 0xffff

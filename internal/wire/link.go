@@ -11,19 +11,21 @@ import (
 type LinkOptions struct {
 	Up   Impairment
 	Down Impairment
-	// Identity lists the source addresses that the port's frames may have; nil: any.
+	// Identity restricts the source addresses of the port's frames. If it is nil or has Router set, they may have any,
+	// except ControlMAC and group MACs.
 	Identity *Identity
-	// Storm is how many frames to group addresses the port may send a second, on average; 0: any number.
+	// Storm is how many packets to group addresses the port may send a second, on average; 0: any number. A GSO packet
+	// counts as one.
 	Storm int
 }
 
 // Link connects a port to the switch.
 type Link struct {
-	// Workers read these fields for each run of packets; they share a cache line with the first counters.
+	// Workers read these fields for each run of packets; they lie beside the counters of received packets.
 	port Port
 	down atomic.Pointer[impaired]
 	tap  atomic.Pointer[Tap] // nil: none
-	// inside counts workers in the port's Deliver or the link's; drain adds the constant closed to it.
+	// inside counts the workers between enter and leave; drain adds the constant closed to it.
 	inside atomic.Int64
 	count  counters
 
@@ -32,16 +34,17 @@ type Link struct {
 	serial  uint32
 	up      atomic.Pointer[impaired]
 	places  bool
-	who     *identity // nil: any source
+	who     *identity // nil: LinkOptions.Identity is nil
 	storm   storm
-	drained chan struct{} // capacity 1: the last worker has left
+	drained chan struct{} // capacity 1: leave signals that no worker is inside
 	detach  sync.Once
 }
 
 // closed is so large that enter refuses workers once drain has added it to Link.inside.
 const closed = 1 << 62
 
-// enter counts a worker in; false: the link is being detached.
+// enter counts a worker that is going to send from the link's port or deliver to it. It returns false, and counts no
+// worker, once drain has begun.
 func (l *Link) enter() bool {
 	if l.inside.Add(1) < closed {
 		return true
@@ -63,7 +66,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// drain refuses entry from now on, and waits for the workers inside.
+// drain makes enter return false from now on, and waits for the workers inside.
 func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
@@ -81,8 +84,8 @@ func (l *Link) Name() string { return l.port.Name() }
 // never 0, and no two links of a switch have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted notifies the switch's other ports that the machine behind this link's port has lost its connections or
-// is gone (RestartObserver).
+// Restarted notifies those of the switch's other ports that are RestartObservers: the machine behind this link's port
+// has lost its connections or is gone.
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {
 		if p, ok := o.port.(RestartObserver); ok && o != l {
@@ -97,7 +100,8 @@ func (l *Link) Port() Port { return l.port }
 // Counters reads the link's counters.
 func (l *Link) Counters() Counters { return l.count.load() }
 
-// Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy. It never waits.
+// Deliver sends a batch of the port's packets and sets every Verdict: Taken, Dropped or Busy. It does not wait for
+// receivers. The link drops the packets if it is detached (DropStopped).
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
 		l.count.dropAll(batch, DropStopped)
@@ -120,11 +124,12 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	}
 }
 
-// forward switches packets that came up the link, in groups for one destination.
+// forward checks packets that came from the port, and switches or drops them. It passes on successive packets for one
+// link together.
 func (l *Link) forward(w *Worker, batch []*Packet) {
 	ports := l.sw.ports.Load()
-	var src, dst MAC  // of the previous packet
-	var to, run *Link // to: the link of dst; run: the link of batch[start:i]
+	var src, dst MAC  // addresses looked up last
+	var to, run *Link // to: the link of dst; run: the link for batch[start:i]; allLinks: flood them
 	start := 0
 	checked := l.checked()
 	var before *Packet
@@ -166,8 +171,9 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardAlone drops a packet for which admit returned a reason, or completes its checksum, checks its source
-// and switches it.
+// forwardAlone drops a packet for reason r, unless r is unplaced or unchecked. It completes the checksum of an unplaced
+// packet. Then it checks the source, if the link checks sources, and switches the packet. If a step fails, it drops the
+// packet.
 func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
 	p := one[0]
 	q := p
@@ -228,7 +234,7 @@ func (l *Link) receive(w *Worker, run []*Packet) bool {
 	return true
 }
 
-// flood sends packets to all links but l. A port without buffers misses them.
+// flood sends packets to all links but l. A port for which a packet is Busy misses it, or the rest of it.
 func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	w.flooding = true
 	defer func() { w.flooding = false }()
@@ -301,7 +307,7 @@ func admitPartial(p *Packet) DropReason {
 	m := &p.Meta
 	gso := m.GSOType != splitter.GSONone
 	if gso && splitter.CheckGSO(p.Header, m, p.PayloadLen) == nil {
-		return DropNone // CheckGSO includes CsumAllowed
+		return DropNone // CheckGSO has checked the checksum's place, too
 	}
 	l4 := m.Headers.Class == splitter.TCP || m.Headers.Class == splitter.UDP
 	switch {

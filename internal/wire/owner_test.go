@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Of ports with an Identity, a MAC belongs to the one whose NIC has it, or that sends from it.
+// Owner finds the port with an Identity whose own MAC it is (with Learn: once the port has sent from it), or which has
+// sent from it, until the binding is idle or the port is detached.
 func TestOwnerOfMAC(t *testing.T) {
 	s := newSwitch(t)
 	now := time.Now()
@@ -31,7 +32,7 @@ func TestOwnerOfMAC(t *testing.T) {
 	a.sendAll(a.packet(b.mac, spec{n: 100}))
 	owner(a.mac, a.link, false)
 	now = now.Add(wantedAgain)
-	owner(a.mac, a.link, false) // marks the binding as wanted
+	owner(a.mac, a.link, false) // this call marks the binding as wanted
 	now = now.Add(BindingIdle)
 	owner(a.mac, nil, false)
 	a.mac = other

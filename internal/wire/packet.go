@@ -8,7 +8,7 @@ import (
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// ControlMAC is the address of each NIC's control channel. The wire drops its frames.
+// ControlMAC is the address of each NIC's control channel. The wire drops frames from it and to it.
 var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
 // EtherTypeControl is the type of control frames, an IEEE local experimental EtherType. The wire drops them.
@@ -26,24 +26,24 @@ type Packet struct {
 	Header     []byte
 	Payload    []dma.Segment // the rest of the frame: at least PayloadLen bytes
 	PayloadLen uint32
-	Meta       splitter.Meta // a GSO packet is CsumPartial; with CsumPartial, CsumAllowed holds
+	Meta       splitter.Meta // a GSO packet must be CsumPartial; with CsumPartial, CsumAllowed must hold
 	Verdict    Verdict
 	Src, Dst   MAC    // from Header, by Prepare
-	From       uint32 // Link.Serial of the sending port, set by the wire
-	Tag        uint64 // the sender's own
-	Leaves     int64  // the sender's own: when its PCIe links are free for the packet, by shape.Now; 0 at first
+	From       uint32 // Link.Serial of the sending port's link, set by that link
+	Tag        uint64 // for the sender's use
+	Leaves     int64  // the sending NIC's: when its PCIe links are free for the packet, by shape.Now; 0: not reserved yet
 
-	taken  bool       // flood: some receiver has taken it
+	taken  bool       // flood: a receiver has taken it
 	reason DropReason // flood: drop reason of the last receiver that has not taken it
-	fault  fault      // change for an Impairment
+	fault  fault      // change for an Impairment, which the receiver's link makes
 	mark   uint64
-	origin *Packet // from which this piece was cut or copied
+	origin *Packet // from which this piece was cut or copied; nil: the packet is the sender's, or from a delay line
 
-	// Progress is the last field, because most packets have none.
+	// Progress is the last field, because most packets do not use it.
 	Progress Progress
 }
 
-// Prepare prepares a new packet for Deliver: it clears verdict and progress, sets the addresses from the
+// Prepare prepares a new packet for Deliver: it clears Verdict, Progress and Leaves, sets Src and Dst from the
 // header, and cuts the padding of a short IP packet.
 func (p *Packet) Prepare() {
 	// One statement for each field: one assignment of several values is slower.
@@ -82,7 +82,7 @@ func trim(segs []dma.Segment, n uint32) []dma.Segment {
 // Len returns the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
-// Trailed reports whether bytes lie behind the TCP or UDP packet, which its checksum does not cover.
+// Trailed reports whether the frame has bytes behind a TCP or UDP packet, which the packet's checksum does not cover.
 func (p *Packet) Trailed() bool {
 	h := &p.Meta.Headers
 	return p.Len() > h.FrameLen && (h.Class == splitter.TCP || h.Class == splitter.UDP)
@@ -104,24 +104,25 @@ const (
 	etherLeast    = 64 - 4
 )
 
-// WireLen returns how many bytes the packet would take on a real wire.
+// WireLen returns how many bytes the packet would take on a real wire. It takes all segments of a GSO packet as equally
+// long.
 func (p *Packet) WireLen() uint32 {
 	n, h := p.Segments(), uint32(len(p.Header))
 	return p.PayloadLen + n*(max(h, etherLeast-min(etherLeast, p.PayloadLen/n))+EtherOverhead)
 }
 
-// Progress records the fate of the parts of a packet that the wire had to cut, so that a retry repeats
-// nothing. A new packet has the zero value.
+// Progress records how much of a packet an impaired link, or a link that has to cut it, has finished, so that a retry
+// goes on there. A new packet has the zero value.
 type Progress struct {
 	begun   bool   // the fields below may be set
-	link    uint32 // Serial of the last link that met the packet on levels down and fit
+	link    uint32 // Serial of the link to which levels down and fit belong
 	level   [levels]level
 	arrives int64
-	dropped [maxNoted / 8]uint64 // bits of segments lost by Impairment.Drop on the sender's link
+	dropped [maxNoted / 8]uint64 // a bit for each of the first segments: lost on a sender's link with Impairment.Drop
 }
 
-// Arrives returns a field for the receiver: the time, by shape.Now, from which on its PCIe links are free for
-// the next part of the packet; 0 at first.
+// Arrives returns a field for the receiver: the time, by shape.Now, from which on the receiver's PCIe links are free
+// for the next part of the packet; 0: not reserved yet.
 func (g *Progress) Arrives() *int64 {
 	g.begun = true
 	return &g.arrives
@@ -143,9 +144,9 @@ const maxNoted = 16
 
 // Levels at which packets are cut, in their order.
 const (
-	levelUp   = iota // the sender's link is impaired
-	levelDown        // the receiver's link is impaired
-	levelFit         // the packet is beyond the receiver's Limits
+	levelUp   = iota // for an impairment of the sender's link
+	levelDown        // for an impairment of the receiver's link
+	levelFit         // for the receiver's Limits
 	levels
 )
 
@@ -153,7 +154,7 @@ type level struct {
 	done  uint32 // payload bytes that are finished
 	known bool
 	taken bool
-	held  uint16 // segments held in a delay line
+	held  uint16 // segments that the link has held back (Impairment.Reorder)
 	seq   uint64 // number of the packet's first segment on the link
 }
 
@@ -163,7 +164,7 @@ type VerdictKind uint8
 // Kinds of verdicts.
 const (
 	Pending VerdictKind = iota // not delivered yet
-	Taken                      // copied, at least a part of it
+	Taken                      // at least a part of it was copied, by a receiver or to a delay line
 	Dropped
 	Busy // not finished: retry when Queue has buffers, or at Until
 )
@@ -177,8 +178,8 @@ func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // for Dropped
-	// Queue, for Busy, is the queue to wait for; for Taken, the queue that has the packet; nil: unknown. If the
-	// packet waits for a link, Queue is nil, and Until is the time for the next try, by shape.Now.
+	// Queue, for Busy, is the queue to wait for; for Taken, the queue that has the packet; nil: unknown. If a Busy packet
+	// waits for a link, Queue is nil, and Until is the time for the next try, by shape.Now; otherwise Until is 0.
 	Queue Waitable
 	Until int64
 }
@@ -188,11 +189,11 @@ func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
 
 // Waitable is a receive queue for whose buffers senders can wait.
 type Waitable interface {
-	// Arm registers w: the queue calls w.Wake once, when it has buffers for w or has stopped. Arm returns false, and
-	// w must not wait, if that is so already.
+	// Arm registers w: the queue calls w.Wake once, when it may have buffers for w or has stopped. Arm returns false,
+	// and does not register w, if that is so already.
 	Arm(w Waker) bool
-	// Disarm removes the registration, or ends the turn that began with the call of w.Wake. A call of w.Wake
-	// that has already begun may still end after Disarm.
+	// Disarm removes the registration; after the call of w.Wake it may let the queue wake other senders. A call of
+	// w.Wake that has already begun may still end after Disarm.
 	Disarm(w Waker)
 }
 

@@ -16,7 +16,8 @@ func GSO(types ...splitter.GSOType) (m GSOMask) {
 // Has reports whether the type is in the set. GSONone always is.
 func (m GSOMask) Has(t splitter.GSOType) bool { return t == splitter.GSONone || m>>t&1 != 0 }
 
-// Limits are the packets that a port accepts. The link segments, completes or drops others.
+// Limits are the packets that a port accepts. The port's link segments others, completes their checksums, or drops
+// them.
 type Limits struct {
 	GSO      GSOMask // GSO packets that the port accepts whole; none without Csum
 	ECN      bool    // GSO packets with CWR or Meta.ECN
@@ -42,7 +43,7 @@ func (l *Limits) takes(p *Packet) bool {
 	return m.Csum != splitter.CsumPartial || l.Csum
 }
 
-// cwr reports whether a GSO packet has CWR, which must stay on its first segment only.
+// cwr reports whether a packet has TCP's CWR flag, which of a GSO packet only the first segment may have.
 func cwr(m *splitter.Meta) bool {
 	return m.Headers.Class == splitter.TCP && m.Headers.TCPFlags&splitter.CWR != 0
 }
@@ -54,13 +55,13 @@ type RestartObserver interface {
 	PortRestarted(l *Link)
 }
 
-// Port is a receiver attached to the wire.
+// Port is a receiver on the wire: Switch.Attach connects it to a switch.
 type Port interface {
 	Name() string
-	Limits() Limits // may change at any time; read once for each run of packets
+	Limits() Limits // may change at any time; the link calls it once for each run of packets
 	// Deliver sets the Verdict of each packet. It must not wait, write anything else in the packets except
-	// Progress.Arrives, or keep them, their headers or their segments. Many senders call it at once, each with
-	// its own Worker; the port must not send with that Worker. Within one flow, once a packet is Busy, the later
-	// ones of the batch must be Busy too.
+	// Progress.Arrives, or keep them, their headers or their segments. Several goroutines may call it at
+	// the same time, each with its own Worker; the port must not send with that Worker. Within one flow, once a packet
+	// is Busy, the later ones of the batch must be Busy too.
 	Deliver(w *Worker, batch []*Packet)
 }

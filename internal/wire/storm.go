@@ -2,11 +2,11 @@ package wire
 
 import "sync/atomic"
 
-// storm limits how many frames to group addresses a port sends a second. It is a token bucket of a tenth of a
-// second, but at least stormLeast frames. It stores when the bucket will be full again (the generic cell rate
-// algorithm of ITU-T I.371).
+// storm limits how many packets to group addresses a port sends a second. It is a token bucket with room for the
+// packets of a tenth of a second, at least stormLeast. It stores when the bucket will be full again (the generic cell
+// rate algorithm of ITU-T I.371).
 type storm struct {
-	each  int64 // nanoseconds in which the bucket gains a frame; 0: no limit
+	each  int64 // nanoseconds in which the bucket gains a packet; 0: no limit
 	spare int64 // nanoseconds in which an empty bucket becomes full
 	full  atomic.Int64
 	now   func() int64
@@ -22,7 +22,7 @@ func (s *storm) init(rate int, now func() int64) {
 	}
 }
 
-// pass takes a frame from the bucket; false: the bucket is empty.
+// pass takes a packet from the bucket; false: the bucket is empty. Without a limit it returns true.
 func (s *storm) pass() bool {
 	if s.each == 0 {
 		return true

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Frames to group addresses pass at the configured rate.
+// Packets pass at the configured rate, after a pause a tenth of a second's or stormLeast at once.
 func TestStormIsBounded(t *testing.T) {
 	now := int64(1e15)
 	var s storm
@@ -23,7 +23,7 @@ func TestStormIsBounded(t *testing.T) {
 	now += 1e9 / 1000
 	testkit.Equal(t, "a millisecond later", passed(10), 1)
 	total := 0
-	for range 1000 { // one second, with ten times the rate
+	for range 1000 { // for one second ten times as many as the rate
 		now += 1e6
 		total += passed(10)
 	}
@@ -38,7 +38,8 @@ func TestStormIsBounded(t *testing.T) {
 	testkit.Equal(t, "without a bound", none.pass(), true)
 }
 
-// A port that sends too many broadcasts and multicasts loses only these.
+// A port that sends too many broadcasts and multicasts loses those beyond its limit, and no other frames. Another port
+// without a limit loses none.
 func TestStormsAreTheirPortsOwn(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{Storm: 1}), newHost(t, s, 2, LinkOptions{})

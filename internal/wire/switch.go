@@ -98,8 +98,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach detaches a port. When it returns nil, no worker is in the port's Deliver or the link's, or will
-// enter the port's again. Neither Deliver may call Detach.
+// Detach detaches a port. When it returns nil, no worker is sending from the port or calling the port's Deliver, and
+// the link's Deliver drops packets from then on. Neither a port's Deliver nor a tap may call Detach.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -120,7 +120,7 @@ func (s *Switch) Detach(l *Link) error {
 	return err
 }
 
-// remove removes a link from list, or with id true from byID.
+// remove removes a link from ports.list, or, if id is true, from ports.byID.
 func (s *Switch) remove(l *Link, id bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *Switch) remove(l *Link, id bool) {
 // Links returns the attached links, in the order of attaching.
 func (s *Switch) Links() []*Link { return slices.Clone(s.ports.Load().list) }
 
-// Find returns the link behind which an address was last seen; nil: unknown.
+// Find returns the link behind which an address was last seen; nil: unknown, or a group address.
 func (s *Switch) Find(mac MAC) *Link {
 	if l := s.find(s.ports.Load(), mac); l != allLinks {
 		return l
@@ -145,7 +145,7 @@ func (s *Switch) Find(mac MAC) *Link {
 	return nil
 }
 
-// Close detaches all ports, and refuses new ones.
+// Close detaches the attached ports; Attach fails from then on.
 func (s *Switch) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -158,7 +158,7 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 		}
 		testkit.Equal(t, fmt.Sprintf("packet %d", i), p.Verdict, want)
 	}
-	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // the link did not call it again after it was busy
+	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // the link did not call b again after it was busy
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -251,7 +251,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 		for n := range 8 {
 			dst := to.mac
 			if n%4 == 3 {
-				dst = MAC{2, 0, 0, 0, 0, 9} // c, which comes and goes
+				dst = MAC{2, 0, 0, 0, 0, 9} // c's MAC; c comes and goes
 			} else if n%4 == 2 {
 				dst = broadcast
 			}

@@ -10,11 +10,11 @@ import (
 const (
 	buckets    = 1024
 	ways       = 8
-	maxPerLink = 128 // addresses of one link; a further one replaces the oldest
+	maxPerLink = 128 // addresses of one link; a further one replaces the one learned first
 )
 
 // macTable maps addresses to links. Each entry is one word, so a lookup takes no lock. A guest that invents
-// addresses displaces only addresses of its own link.
+// addresses that no other link has displaces only addresses of its own link.
 type macTable struct {
 	seed  uint64
 	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
@@ -35,7 +35,7 @@ func (m MAC) key() uint64 {
 
 func (m MAC) multicast() bool { return m[0]&1 != 0 }
 
-// bucket hashes an address. The seed keeps guests from aiming at one bucket.
+// bucket returns an address's bucket, by a hash. The seed keeps guests from aiming at one bucket.
 func (t *macTable) bucket(key uint64) *[ways]atomic.Uint64 {
 	return &t.slots[mix64(key^t.seed)%buckets]
 }
@@ -50,7 +50,7 @@ func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
 	return 0, false
 }
 
-// learn records that an address is behind a link. It returns false if there is no room.
+// learn records that an address is behind a link. It returns false if the address's bucket has no room.
 func (t *macTable) learn(key uint64, id uint16) bool {
 	if old, ok := t.lookup(key); ok && old == id {
 		return true
@@ -72,7 +72,8 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 	return true
 }
 
-// slot returns the slot that has an address, or with empty an unused slot for it. The caller holds mu.
+// slot returns the slot that has an address, or, if empty is true, an unused slot in its bucket; nil: there is none.
+// The caller holds mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	b := t.bucket(key)
 	for i := range b {
@@ -83,7 +84,8 @@ func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
 	return nil
 }
 
-// A link with maxPerLink addresses loses the oldest. The caller holds mu.
+// addTo adds an address to byLink. If the link has maxPerLink addresses, it first removes the oldest from byLink and
+// slots. The caller holds mu.
 func (t *macTable) addTo(id uint16, key uint64) {
 	keys := t.byLink[id]
 	if len(keys) >= maxPerLink {
@@ -95,7 +97,7 @@ func (t *macTable) addTo(id uint16, key uint64) {
 	t.byLink[id] = append(keys, key)
 }
 
-// The caller holds mu.
+// removeFrom removes an address from byLink. The caller holds mu.
 func (t *macTable) removeFrom(id uint16, key uint64) {
 	if i := slices.Index(t.byLink[id], key); i >= 0 {
 		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)

@@ -2,39 +2,43 @@ package wire
 
 import "vnic.dev/vnic/dma"
 
-// Tap observes the packets that a port sends and receives. Many workers call it at once, Received even under
-// a receive queue's lock: it must not wait, or keep its arguments.
+// Tap observes the packets that a port sends and receives. Several workers may call it at the same time, Received even
+// under a receive queue's lock: it must not wait, or keep its arguments.
 type Tap interface {
-	// Sending is called before the link does anything with a packet. The link passes the returned mark to Sent.
+	// Sending is called at each try to send a packet, before the link does anything with it. The link passes the returned
+	// mark to Sent.
 	Sending(p *Packet) (mark uint64)
-	// Sent is called when the packet has its Verdict.
+	// Sent is called when the packet has its Verdict of this try, which may be Busy.
 	Sent(w *Worker, p *Packet, mark uint64)
-	// Received is called for a packet that came for the port; the Verdict is Taken or Dropped.
+	// Received is called for each packet, or piece of a cut one, that the port has taken or dropped (Verdict), that was
+	// lost on the way to the port (DropLinkLoss), or that a flood did not deliver because the port was busy
+	// (DropNoBuffer). It is not called for packets that the link drops for other reasons.
 	Received(w *Worker, p *Packet, place Placement)
 }
 
-// Placement is where a receiving port has put a packet.
+// Placement is where a receiving port has put a packet, or was to put one that it dropped.
 type Placement struct {
 	Queue     int           // receive queue; -1: none
-	Split     bool          // headers and payload are in different buffers
-	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
+	Split     bool          // the headers of TCP, or the whole of another frame, are in a header buffer
+	HeaderLen uint32        // if Split: bytes of the frame in the header buffer; see Merged
 	Unsplit   bool          // the packet should have been split, but could not be
 	Merged    bool          // merged with other packets: HeaderLen is 0 except for the first one
-	Bounced   bool          // the payload went through host memory
-	Payload   []dma.Segment // where the payload lies; nil: unknown
+	Bounced   bool          // the payload went to GPU memory through host memory
+	Payload   []dma.Segment // where the payload lies; nil: unknown, or the packet was dropped
 }
 
 // Nowhere is a Placement without queue and place, such as that of a packet that was dropped before it reached a
 // queue, or whose place only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// PlacementReporter is a Port that itself calls Received of its link's tap for the packets that it gets.
+// PlacementReporter is a Port that itself calls Received of its link's tap for the packets that its Deliver takes or
+// drops.
 type PlacementReporter interface {
 	Port
 	ReportsPlacement()
 }
 
-// SetTap sets the link's tap; nil removes it. Workers in Deliver may still call the old tap.
+// SetTap sets the link's tap; nil removes it. Workers that are sending or delivering may still call the old tap.
 func (l *Link) SetTap(t Tap) {
 	if t == nil {
 		l.tap.Store(nil)
@@ -63,8 +67,8 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 	}
 }
 
-// GaveUp counts a packet that the port itself has dropped, and reports it to the tap, without payload,
-// because that may be unreachable by then.
+// GaveUp counts a packet that the port was to send and has dropped itself, and reports it to the tap (Sending, Sent),
+// without its payload, because the payload may be unreachable by then.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	l.count.dropped(r)
 	t := l.Tap()
@@ -78,7 +82,8 @@ func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	*q = Packet{}
 }
 
-// missed reports to the tap a packet that was lost on its way down the link.
+// missed reports to the tap, if there is one, a packet that was lost on its way to the port, and sets the packet's
+// Verdict then.
 func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	if t := l.Tap(); t != nil {
 		p.Verdict = Drop(r)
@@ -86,7 +91,7 @@ func (l *Link) missed(w *Worker, p *Packet, r DropReason) {
 	}
 }
 
-// arrived reports the packets of a run to the tap, unless the port does so itself.
+// arrived reports the packets of a run that are Taken or Dropped to the tap, unless the port does so itself.
 func (l *Link) arrived(w *Worker, run []*Packet) {
 	t := l.Tap()
 	if t == nil || l.places {
@@ -99,8 +104,8 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Origin returns the packet from which p was cut or copied, or p itself, and the mark of its sender's tap. It
-// is for Received of taps.
+// Origin returns the packet from which p was cut or copied, or p itself, and the mark that the sending link's tap gave
+// that packet. A packet from a delay line is its own origin, with mark 0. Origin is for Tap.Received.
 func (p *Packet) Origin() (o *Packet, mark uint64) {
 	if p.origin != nil {
 		p = p.origin
@@ -108,11 +113,12 @@ func (p *Packet) Origin() (o *Packet, mark uint64) {
 	return p, p.mark
 }
 
-// Held returns how many segments of a packet the sender's link held back. It is for the methods of taps.
+// Held returns how many segments of a packet the sender's link has held back (Impairment.Reorder). It is for Tap.Sent.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
-// Lost returns the first run of segments of a packet, from segment from on, that the sender's link lost:
-// [first, first+n). It is for the methods of taps.
+// Lost returns the first run of segments of a packet, from segment from on, that l, the sender's link, loses by its
+// present impairment (DropLinkLoss): [first, first+n); n is 0 if there is none. Of the segments lost by
+// Impairment.Drop it finds only those among the first 8*maxNoted of the packet. It is for Tap.Sent.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	state := &p.Progress.level[levelUp]
 	up := l.up.Load()

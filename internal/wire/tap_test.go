@@ -18,7 +18,7 @@ type watcher struct {
 	log   []string
 	lost  int // lost segments, from Sent
 	held  int // held segments, from Sent
-	bytes int // bytes of payload, from Received
+	bytes int // bytes of payload that the link did not lose, from Received
 	none  int // lost segments, from Received
 }
 

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// tcpStream makes the frames of a TCP flow.
+// tcpStream makes the frames of a TCP flow from a to b.
 type tcpStream struct {
 	a, b    Guest
 	spec    Spec
@@ -53,7 +53,7 @@ func (s *tcpStream) finish(f *Frame) {
 	}
 }
 
-// frames makes frames with n bytes of payload in all, mss in each; the last frame has PSH.
+// frames makes frames with n bytes of payload in all, mss in each but the last one, which may have fewer and has PSH.
 func (s *tcpStream) frames(n, mss int) (fs []Frame) {
 	for ; n > mss; n -= mss {
 		fs = append(fs, s.frame(mss, 0))
@@ -70,7 +70,8 @@ func (f *Frame) complete(t testing.TB) []byte {
 	return b
 }
 
-// cut returns the frames from which the received packet was merged.
+// cut returns the frames from which the received packet was merged, or the packet itself if it is no GSO packet. Their
+// checksums are complete.
 func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	t.Helper()
 	if f.GSO == splitter.GSONone {
@@ -101,8 +102,8 @@ func (f *Frame) cut(t testing.TB) (frames [][]byte) {
 	return frames
 }
 
-// comeAs sends frames from a to queue q of b, and returns the received packets. It checks that cutting these
-// gives the original frames.
+// comeAs sends frames for b on a's queue 0, and returns the packets that b receives on queue q. It checks that cutting
+// these gives the original frames, in order within each flow.
 func comeAs(t testing.TB, a, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	frames, packets := b.Port().Coalesced()
@@ -284,7 +285,7 @@ func mergeShortage(t *testing.T, lab Lab, _ Traits) {
 			t.Fatalf("frame %d: %v, %d bytes", i, got.GSO, len(got.Payload))
 		}
 	}
-	for b.Port().Link().Counters().Busy == was { // otherwise the next buffers would come too early
+	for b.Port().Link().Counters().Busy == was { // until a frame has found no buffer
 		runtime.Gosched()
 	}
 	b.Post(1, n)
@@ -396,7 +397,7 @@ func mergeOrder(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	s := tcpStream{a: a, b: b, source: 1000}
 	fs := s.frames(n*mss, mss)
-	f := &fs[3] // it begins no merge, and ends open merges
+	f := &fs[3] // frame 3 becomes a fragment, which begins no merge and ends open merges
 	f.Header[splitter.EthLen+6] |= 0x20
 	var h splitter.Headers
 	must(t, splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))

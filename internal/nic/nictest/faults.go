@@ -78,7 +78,7 @@ func late(t *testing.T, lab Lab, _ Traits) {
 	a.Port().DelayCompletions(time.Hour) // the port limits the delay to MaxCompletionDelay
 	b.Post(0, n+1)
 	a.Queue(0, fs...)
-	received() // before the sender's completions
+	received() // does not wait for the sender's completions
 	testkit.Eventually(t, "late completions", func() bool { return a.Port().Faults().LateCompletions == 2*n })
 	a.Port().DelayCompletions(0)
 	a.Send(0, fs[0])

@@ -73,7 +73,8 @@ func flowsCounted(t *testing.T, lab Lab, _ Traits) {
 	testkit.Equal(t, "bytes lost", lost.Lost, 10)
 }
 
-// received returns a receive queue's counts of the flow to a TCP port.
+// received returns a receive queue's counts of the first flow that it has with this destination port, or zeros if there
+// is none.
 func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	p.QueueCounters(queue) // waits until the sender that fills the queue has left it
 	for _, q := range p.FlowAccount() {
@@ -86,7 +87,7 @@ func received(p *nic.Port, queue int, port uint16) (none flows.Counts) {
 	return none
 }
 
-// countedMerged checks a queue's counts of the flow to TCP port 2000, merged to one packet.
+// countedMerged checks a queue's counts of the flow to TCP port 2000, whose frames were merged to one packet.
 func countedMerged(t *testing.T, p *nic.Port, queue int, header []byte, frames, payload uint64, split bool, o Options) {
 	t.Helper()
 	want := flows.Counts{Packets: 1, Segments: frames, Header: uint64(len(header))}

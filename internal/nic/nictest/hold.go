@@ -29,7 +29,7 @@ func (c *steps) read() int64          { return c.now.Load() }
 func (c *steps) turn(d time.Duration) { c.now.Add(int64(d)) }
 
 // holding makes a lab in which time ends no merge until the test advances the clock. A change of the default RSS
-// table would end open merges, so it sets tables.
+// table would end open merges, so holding sets other tables.
 func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	t.Helper()
 	clock = new(steps)
@@ -39,7 +39,7 @@ func holding(t testing.TB, lab Lab, o Options) (a, b Guest, clock *steps) {
 	for _, g := range []Guest{a, b} {
 		rss, err := g.Port().RSS()
 		must(t, err)
-		rss.Table = []uint16{0, 0} // {0} would count as the default table
+		rss.Table = []uint16{0, 0} // {0} may be the default table, and would change with it
 		must(t, g.Port().SetRSS(rss))
 	}
 	return a, b, clock
@@ -51,7 +51,8 @@ func oneByOne(a Guest, fs []Frame) {
 	}
 }
 
-// givesAgain receives packets until cutting them has returned the frames, and returns the packets.
+// givesAgain receives packets on b's queue q until cutting them has given as many frames as fs has, and returns the
+// packets. The test fails unless these are the frames fs, in order within each flow.
 func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	t.Helper()
 	flowOf := func(b []byte) splitter.Flow {
@@ -83,7 +84,7 @@ func givesAgain(t testing.TB, b Guest, q int, fs []Frame) (got []Frame) {
 	return got
 }
 
-// holds sends the frames in separate batches.
+// holds sends each frame in a batch of its own.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
 // complete checksums.
@@ -403,7 +404,7 @@ func holdPieces(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// firstFragment returns the first fragment of a packet from a to b, with the ports of its flow.
+// firstFragment returns the first fragment of a TCP packet from a to b, with ports 1000 and 2000.
 func firstFragment(t *testing.T, a, b Guest, payload int) Frame {
 	t.Helper()
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: payload})

@@ -18,7 +18,7 @@ type segment struct {
 	id     uint16
 	opts   []byte // TCP options
 	ipOpts []byte
-	ext    byte // payload of IPv6 destination options; 0: none
+	ext    byte // a byte in the payload of IPv6 destination options; 0: no such options
 	frag   bool
 	tos    byte // or IPv6's traffic class
 	ttl    byte // added to the TTL
@@ -87,8 +87,9 @@ type groCase struct {
 	ip   int // IP version; 0: both
 }
 
-// groCases are the cases that gro.py runs as hw_ipv4_* and hw_ipv6_* (gro.c, send_* and gro_receiver), by name.
-// Cases with IP in IP are left out: a NIC does not merge such packets.
+// groCases are cases of the kernel's test (gro.c, send_* and gro_receiver), by name: single, and those that gro.py runs
+// as hw_ipv4_* and hw_ipv6_*, except data_burst. Cases with IP in IP are left out: these NICs do not merge such
+// packets.
 func groCases() map[string]groCase {
 	const n = 100 // PAYLOAD_LEN
 	nth := func(i int, s segment) segment {
@@ -128,7 +129,7 @@ func groCases() map[string]groCase {
 		}
 		return append(list, segment{seq: count * mss, n: rest}, segment{seq: (count + 1) * mss, n: rest})
 	}
-	const v4, v6 = 40, 60 // headers
+	const v4, v6 = 40, 60 // bytes of IP and TCP headers
 	apart := []int{n, n}
 	return map[string]groCase{
 		"data_same":      {send: plain(0, 2), want: []int{2 * n}},
@@ -181,7 +182,7 @@ func groCases() map[string]groCase {
 // Invariant: nic: Frames that Linux's GRO would not merge are not merged.
 func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	for name, c := range groCases() {
-		a, b, _ := holding(t, lab, Options{}) // a case uses up much guest memory
+		a, b, _ := holding(t, lab, Options{}) // for each case, which uses much guest memory
 		for _, v6 := range []bool{false, true} {
 			if c.ip == 4 && v6 || c.ip == 6 && !v6 {
 				continue
@@ -210,7 +211,7 @@ func kernelsMerges(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// payloadsToFIN returns the payload lengths of packets on queue 0, up to the packet with FIN.
+// payloadsToFIN receives packets on b's queue 0 up to one with FIN, and returns the payload lengths of those before it.
 func payloadsToFIN(t *testing.T, b Guest) (n []int) {
 	for {
 		got := b.Receive(0)

@@ -21,13 +21,13 @@ const PayloadBuf = 4096
 
 // Frame is a frame as a guest sends or receives it.
 type Frame struct {
-	Header  []byte // sent: the frame's headers. Received: the header buffer's bytes, or the whole frame if not Split
+	Header  []byte // sent: at least the headers. Received: the frame's bytes in the header buffer, or all if not Split
 	Payload []byte
 	Split   bool
-	Dirty   bool // received: the header buffer has more than headers
+	Dirty   bool // received: the NIC wrote more than headers to a header buffer
 	Buffers int  // received: buffers used
 	Partial bool // the receiver has to complete the checksum at Start + Offset
-	Good    bool // received: the NIC has found the checksum good
+	Good    bool // received: the NIC marks the checksum as good
 	Start   uint16
 	Offset  uint16
 	GSO     splitter.GSOType
@@ -54,23 +54,23 @@ type Guest interface {
 	// Queue adds frames to a transmit queue; Sent waits until the NIC is done with them.
 	Queue(queue int, f ...Frame)
 	Sent(queue int)
-	// Receive waits for a frame on a queue.
+	// Receive waits for a frame on a receive queue. A buffer returned unused (virtio) counts as an empty frame.
 	Receive(queue int) Frame
 	// Arm asks the NIC for an interrupt at the next frame on a receive queue. Called reports whether the NIC has
-	// interrupted since.
+	// interrupted since, or since the previous Called.
 	Arm(queue int)
 	Called(queue int) bool
 	// Stop takes a receive queue away from the NIC.
 	Stop(queue int)
 	// Buffers returns copies of the buffers that a receive queue has had, header buffers included.
 	Buffers(queue int) [][]byte
-	// Copied returns the bytes that the worker of a transmit queue has copied, at both ends.
+	// Copied returns the counts of bytes that the worker of a transmit queue copies, at both ends, after the first call.
 	Copied(queue int) *dma.Counts
 }
 
 // Options configure a lab.
 type Options struct {
-	NoOffload bool // the receiver accepts no GSO packets, and no partial checksums if the model has such a choice
+	NoOffload bool // guest b accepts no GSO packets, and no partial checksums if the model has such a choice
 	NoP2P     bool // neither NIC reaches its guest's GPU peer to peer
 
 	Hold     time.Duration // nic.Config.Hold
@@ -79,23 +79,23 @@ type Options struct {
 	Wait     time.Duration // how long a guest waits for its NIC; 0: the model's default
 }
 
-// Traits are the differences between device models.
+// Traits are the differences between device models that the suite needs.
 type Traits struct {
 	OwnUnsplit bool // unsplittable frames stay on their queue; otherwise they go to queue 0
 	Completes  bool // receivers with offloads get complete checksums, never partial ones
-	SplitStops bool // a change of split stops the queue; queue 0 may be split
+	SplitStops bool // a change of split starts the queue anew, without its buffers; queue 0 may be split
 	RingHeader int  // bytes before each frame's headers (virtio_net_hdr)
 }
 
 // Lab makes two guests on one switch, with three queue pairs each and an MTU of 9000, whose addresses the switch
-// has learnt. Each half of the GPU's memory is a registered buffer of their ports.
+// has learnt. Each guest has a GPU, and each half of the GPU's memory is a registered buffer of the guest's port.
 type Lab func(t testing.TB, o Options) (a, b Guest)
 
 // Spec describes a frame for Make.
 type Spec struct {
 	V6      bool
 	VLANs   int
-	Ext     int // bytes of IPv6 destination options, a multiple of 8
+	Ext     int // with V6: bytes of destination options, a multiple of 8
 	Opts    int // bytes of TCP options, a multiple of 4, at most 40
 	Payload int
 	Port    uint16 // destination; 0: 2000

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// moved are bytes by kind of memory of source and destination.
+// moved counts copied bytes by the kinds of memory of source and destination.
 type moved [dma.NumMemKinds][dma.NumMemKinds]uint64
 
 func counted(c *dma.Counts) (m moved) {
@@ -18,7 +18,7 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// Without peer to peer there are two more copies, to host memory and from it.
+// Without peer to peer there are two more copies: the payload goes through the host memory of both NICs.
 //
 // Invariant: nic: Payload is copied once, unless it is bounced or held.
 func once(t *testing.T, lab Lab, traits Traits) {

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// sabotageEnv is the environment variable with the fault of the suite's NICs, in a process that runs one case.
+	// sabotageEnv is the environment variable with the fault of the suite's NICs (empty: none), in a process that runs one
+	// case.
 	sabotageEnv = "VNIC_NICTEST_SABOTAGE"
 	caseTimeout = 2 * time.Minute
 	// faultWait is how long a guest waits for its NIC if that has a fault.
@@ -39,7 +40,8 @@ func sabotaged(t testing.TB) *nic.Sabotage {
 }
 
 // SeesSabotage checks for each fault of package sabotage that the model may have that the fault's case passes
-// without it, and fails with it. It runs test, which must call Run, in separate processes. It is Slow (testkit).
+// without it, and fails with it. Each run of a case has a process of its own, and is a subtest of the test named test,
+// which must call Run. SeesSabotage may be skipped (testkit.Slow).
 func SeesSabotage(t *testing.T, model, test string) {
 	testkit.Slow(t)
 	self, err := os.Executable()
@@ -59,7 +61,8 @@ func SeesSabotage(t *testing.T, model, test string) {
 	}
 }
 
-// runCase runs a case in another process, which must end properly, and reports whether it passed.
+// runCase runs a case in another process, and returns whether it passed, and the process's output. The test fails if
+// the process ends without a result, or after a panic or a data race.
 func runCase(t *testing.T, self, test, name, fault string) (passed bool, out string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)

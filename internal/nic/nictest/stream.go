@@ -16,17 +16,17 @@ type Stream interface {
 	Room() int
 	Add(n int)
 	Show()                        // shows the NIC the added frames
-	Done(wait bool) (frames int)  // takes completed frames back; wait: at least one
-	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again
-	EndWorker()                   // the transmit queue's ring stays
+	Done(wait bool) (frames int)  // takes completed frames back; with wait it waits for at least one
+	Take(wait bool) (frames int)  // takes received frames, and posts their buffers again; wait as for Done
+	EndWorker()                   // ends the worker of the transmit queue; the queue's ring stays
 	Round() (frames int, e error) // runs a round of the ended worker
 	Copy() (dst, src []byte)      // memory of receiver and sender, as long as the payload
 }
 
-// StreamBatch is how many frames Round moves.
+// StreamBatch is how many frames the function Round moves.
 const StreamBatch = 32
 
-// Round moves a batch of a stream.
+// Round moves StreamBatch frames of a stream, and waits until they are received and completed.
 func Round(l Stream) {
 	l.Add(StreamBatch)
 	l.Show()
@@ -38,8 +38,8 @@ func Round(l Stream) {
 	}
 }
 
-// BenchmarkPath measures frames from guest to guest, with the guests' work at both rings. The reference is a
-// copy of the same bytes.
+// BenchmarkPath measures frames from guest to guest, with the guests' work at both rings. x-copy is the time of a frame
+// relative to that of a copy of its payload.
 func BenchmarkPath(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)) * StreamBatch)
@@ -52,7 +52,8 @@ func BenchmarkPath(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), n)
 }
 
-// BenchmarkStream is BenchmarkPath with a full transmit ring.
+// BenchmarkStream is like BenchmarkPath, but does not wait for each batch: it keeps the transmit ring as full as Room
+// allows.
 func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
@@ -74,7 +75,7 @@ func BenchmarkStream(b *testing.B, l Stream) {
 	report(b, l, b.Elapsed(), b.N)
 }
 
-// BenchmarkWorker measures the processor time of a transmit queue's worker.
+// BenchmarkWorker measures the processor time of the rounds of a transmit queue's Sender.
 func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -124,7 +125,7 @@ func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	b.ReportMetric(perFrame/ref, "x-copy")
 }
 
-// StreamAllocatesNothing checks that a stream allocates nothing, with a tap and without.
+// StreamAllocatesNothing checks that a stream allocates nothing after its first rounds, with a tap and without.
 func StreamAllocatesNothing(t *testing.T, l Stream) {
 	t.Helper()
 	round := func() { Round(l) }

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Run runs the suite; guest makes guest i of a lab.
+// Run runs the suite; guest makes guest 0 or 1 of a lab.
 func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
 	lab := func(t testing.TB, o Options) (a, b Guest) {
 		testkit.CheckFDs(t)
@@ -82,7 +82,7 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// SplitTo splits queue q of a guest, and steers TCP frames for a port to it.
+// SplitTo turns header split of queue q of a guest on, and steers TCP frames for a port to the queue.
 func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
@@ -98,8 +98,8 @@ func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
 	return Arrives(t, to, q, &f)
 }
 
-// same checks that a received frame equals the sent one. The checksum field may differ only if the NIC has
-// completed it.
+// same checks that a received frame equals the sent one. If the NIC has completed a partial checksum,
+// the received frame must have the complete one.
 func same(t testing.TB, got, want *Frame) {
 	t.Helper()
 	sent := want.Bytes()
@@ -169,7 +169,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
-	// A UDP frame goes to the header buffer as a whole.
+	// On a split queue, a UDP frame goes to the header buffer as a whole.
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
@@ -220,7 +220,7 @@ func excludes(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// busy calls send, and waits until its frame to g has found too few buffers.
+// busy calls send, and waits until a frame for g has found too few buffers. The test fails if g has received one.
 func busy(t testing.TB, g Guest, send func()) {
 	t.Helper()
 	before := g.Port().Link().Counters().Busy
@@ -298,8 +298,8 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	testkit.Equal(t, "segments", n, 4)
 }
 
-// Segments receives the segments of a GSO packet, verifies their checksums and bytes, and calls check with each
-// and the offset of its payload.
+// Segments receives the segments of the GSO packet f on queue q of g, verifies their checksums and bytes, and calls
+// check with each and the offset of its payload. It returns their number.
 func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, off int)) (n int) {
 	t.Helper()
 	for off := 0; off < len(f.Payload); n++ {
@@ -468,7 +468,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	// With a complete checksum this would be a control frame.
+	// With a complete checksum, spoof would be a control frame.
 	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})

@@ -22,10 +22,10 @@ func (q *Quiet) Sent(*wire.Worker, *wire.Packet, uint64) { q.sent.Add(1) }
 // Received implements wire.Tap.
 func (q *Quiet) Received(*wire.Worker, *wire.Packet, wire.Placement) { q.came.Add(1) }
 
-// Seen returns the numbers of packets that were sent and received.
+// Seen returns the numbers of calls of Sent and Received.
 func (q *Quiet) Seen() (sent, came int64) { return q.sent.Load(), q.came.Load() }
 
-// tapLog is a wire.Tap that records its calls.
+// tapLog is a wire.Tap that records received packets, and the verdicts of sent ones, except Busy.
 type tapLog struct {
 	mu    sync.Mutex
 	begun int
@@ -38,8 +38,8 @@ type arrival struct {
 	place   wire.Placement // without Payload
 	payload []byte         // bytes at the place's Payload
 	header  []byte
-	offs    []uint64    // of the segments in their GPU's memory
-	kind    dma.MemKind // of the first segment
+	offs    []uint64    // offsets, in their GPU's memory, of the payload's segments in GPU memory
+	kind    dma.MemKind // kind of memory of the first segment
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {

@@ -2,9 +2,9 @@ package nictest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Witness is a port that records the links for which the switch calls PortRestarted.
+// Witness is a wire.Port that sends each link with which PortRestarted is called to Restarts.
 type Witness struct {
-	Restarts chan *wire.Link // with enough capacity
+	Restarts chan *wire.Link // the test makes it, with room for all links
 }
 
 // Name implements wire.Port.

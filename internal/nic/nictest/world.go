@@ -17,21 +17,21 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Memory is a guest's memory: RAM, allocated from its start on, and perhaps the memory of a GPU. Its methods
-// fail the test in TB; a fuzz target may replace TB.
+// Memory is a guest's memory: RAM, allocated from its start on, and perhaps the memory of a GPU. On an
+// error its methods fail the test TB; a fuzz target may replace TB.
 type Memory struct {
 	testing.TB
-	FD      int // of RAM
+	FD      int // descriptor of RAM
 	RAM     []byte
 	Base    uint64 // guest-physical address of RAM
 	Next    uint64 // offset of free RAM
 	GPU     *gpumem.GPU
-	GPUMem  []byte // at GPUBase
+	GPUMem  []byte // the GPU's memory, at guest-physical address GPUBase
 	gpuNext uint64
 }
 
 const (
-	GPUBase = 1 << 40 // guest-physical address
+	GPUBase = 1 << 40 // guest-physical address of the GPU's memory
 	GPUSize = 4 << 20
 )
 
@@ -91,14 +91,15 @@ func (m *Memory) Put(b []byte) (addr uint64) {
 	return addr
 }
 
-// PayloadPage returns the address of the next payload buffer in the first half of GPU memory.
+// PayloadPage returns the address of the next payload buffer in the first half of GPU memory. The first buffer follows
+// the last one.
 func (m *Memory) PayloadPage() (addr uint64) {
 	addr = GPUBase + m.gpuNext
 	m.gpuNext = (m.gpuNext + PayloadBuf) % (GPUSize / 2)
 	return addr
 }
 
-// PutPayload copies a payload to RAM, or to the second half of GPU memory.
+// PutPayload copies a payload to new RAM, or (gpu) to the start of the second half of GPU memory.
 func (m *Memory) PutPayload(b []byte, gpu bool) (addr uint64) {
 	if !gpu {
 		return m.Put(b)
@@ -107,7 +108,7 @@ func (m *Memory) PutPayload(b []byte, gpu bool) (addr uint64) {
 	return GPUBase + GPUSize/2
 }
 
-// At returns the memory at an address.
+// At returns the memory from an address on, to the end of RAM or of the GPU's memory.
 func (m *Memory) At(addr uint64) []byte {
 	if m.GPU != nil && addr >= GPUBase {
 		return m.GPUMem[addr-GPUBase:]
@@ -123,9 +124,9 @@ func EventFD(t testing.TB) int {
 	return fd
 }
 
-// Driver is the part of a guest's driver that depends on the device model.
+// Driver is the sending part of a guest's driver, which depends on the device model.
 type Driver interface {
-	Add(queue int, f *Frame, gpu bool) // its payload in RAM or in the GPU's second half
+	Add(queue int, f *Frame, gpu bool) // adds a frame; gpu: its payload lies in the second half of GPU memory, not in RAM
 	Show(queue int)                    // shows the NIC the added frames
 	Sent(queue int)                    // waits until the NIC has completed the frames
 }
@@ -171,7 +172,8 @@ func Hello(g Guest) {
 	g.Send(0, f)
 }
 
-// Deliver delivers a frame with n bytes of payload, for TCP port 2000, to a guest's port.
+// Deliver calls Deliver of a guest's port with a frame with n bytes of payload, for TCP port 2000, and returns the
+// frame's Verdict.
 func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	t.Helper()
 	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
@@ -180,8 +182,8 @@ func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	return pkt.Verdict
 }
 
-// DeliverFlow delivers a batch of count consecutive frames of a flow, with n bytes of payload each, to a guest's
-// port.
+// DeliverFlow calls Deliver of a guest's port with a batch of count consecutive frames of a flow, with n bytes of
+// payload each, and returns their Verdicts.
 func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
 	t.Helper()
 	var batch []*wire.Packet
@@ -218,14 +220,14 @@ func Switch(t testing.TB) (*dma.Files, *wire.Switch) {
 // World is a switch with two honest guests (A and B), and the one under test (Bad).
 type World[G Guest] struct{ A, B, Bad G }
 
-// NewWorld makes a world of guests 0 to 2.
+// NewWorld makes a world: guest makes A, B and Bad, which are guests 0 to 2.
 func NewWorld[G Guest](t testing.TB, guest func(files *dma.Files, sw *wire.Switch, i int) G) *World[G] {
 	t.Helper()
 	files, sw := Switch(t)
 	return &World[G]{guest(files, sw, 0), guest(files, sw, 1), guest(files, sw, 2)}
 }
 
-// Moves checks that the honest guests still move bytes.
+// Moves checks that frames from A to B, and from B to A, still arrive.
 func (w *World[G]) Moves(t testing.TB) {
 	t.Helper()
 	for _, p := range [][2]Guest{{w.A, w.B}, {w.B, w.A}} {
@@ -236,7 +238,8 @@ func (w *World[G]) Moves(t testing.TB) {
 	}
 }
 
-// Arrives receives a frame on queue q, and checks its bytes; the checksum may have been completed.
+// Arrives receives a frame on queue q of g, checks that it has the bytes of want, and returns it. The NIC may have
+// completed the checksum.
 func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	t.Helper()
 	got = g.Receive(q)
@@ -244,8 +247,8 @@ func Arrives(t testing.TB, g Guest, q int, want *Frame) (got Frame) {
 	return got
 }
 
-// DeadGuestStallsNobody checks that a guest that never posts buffers does not delay a sender's frames to another
-// guest.
+// DeadGuestStallsNobody checks that frames to a guest without buffers do not keep a sender's frames to another guest
+// from arriving, and that the former arrive again once that guest posts buffers.
 func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	send := func(to Guest, n int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: n}) }
 	w.B.Post(0, 8)
@@ -256,7 +259,7 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 		w.B.Receive(0)
 	}
 	w.Moves(t)
-	w.A.Sent(0) // patience ends
+	w.A.Sent(0) // waits until patience ends
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
 	w.Bad.Post(0, 2) // frames to Bad wait again
@@ -265,13 +268,13 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	Arrives(t, w.Bad, 0, &f)
 }
 
-// SlowReceiverStallsNobody checks that a guest that takes few frames does not delay a sender's frames to another
-// guest.
+// SlowReceiverStallsNobody checks that a sender drops frames to a guest that takes few, and that its frames to another
+// guest arrive.
 //
 // On a loaded machine the sender may have sent to no other receiver for a second, and then no receiver is slow:
-// the test tries again.
+// the test tries up to three times.
 func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
-	const n = 80 // a ring has room for all
+	const n = 80 // a transmit ring has room for 2*n frames
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	drops := func() [wire.NumDropReasons]uint64 { return w.A.Port().Link().Counters().Drops }
 	for tries := 0; tries < 3 && drops()[wire.DropSlowReceiver] == 0; tries++ {
@@ -294,8 +297,8 @@ func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	}
 }
 
-// PausesLoseNothing checks that the only receiver of a sender loses no frame if it posts no buffers for 100 ms
-// now and then.
+// PausesLoseNothing checks that the only receiver of a sender gets all frames although it posts no buffers for 100 ms
+// three times.
 func PausesLoseNothing[G Guest](t *testing.T, w *World[G]) {
 	const n = 60
 	_, was := w.A.Port().QueueCounters(0)

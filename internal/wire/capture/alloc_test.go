@@ -70,7 +70,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 		i.missed.Add(1)
 		w.take(r)
 	}
-	for range 1000 { // the list of packets grows to its final size
+	for range 1000 { // the sink's list of waiting packets grows to its final size
 		f()
 	}
 	if n := testing.AllocsPerRun(1000, f); n > 0 {
@@ -78,7 +78,7 @@ func TestWriterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver measures packets with a capture and without.
+// BenchmarkDeliver measures the delivery of packets with a capture and without.
 func BenchmarkDeliver(b *testing.B) {
 	for _, c := range []struct {
 		name    string

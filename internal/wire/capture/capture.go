@@ -18,23 +18,24 @@ import (
 // MaxPayload is the most bytes of a packet's payload in a capture.
 const MaxPayload = 1 << 16
 
-// ErrStuck is the error after Close gave up on a writer that accepts nothing.
+// ErrStuck is the error of Close if the writer made no progress for limits.CaptureEnd, unless another error was first.
 var ErrStuck = errors.New("the output is blocked: is it a pipe without a reader?")
 
 // Options configure a capture.
 type Options struct {
-	Payload int // bytes of each packet, 0 to MaxPayload; 0: headers only
-	// Records bounds the packets that wait to be written; 0: as many as fit 32 MiB, at most 8192. It is rounded up to a
-	// power of 2, the default too.
+	Payload int // most bytes of payload of each packet, 0 to MaxPayload; 0: only headers, with RoCEv2's
+	// Records bounds the packets that are being sent or wait to be written; 0: as many as fit into 32 MiB, but at least
+	// 256 and at most 8192. The number, the default's too, is rounded up to a power of 2.
 	Records int
-	Comment string // of the whole file
-	// Once writes a frame once if one captured port sends it and others receive it at once: as it was sent, with
-	// its fate at the first maxEnds of them. Frames that a link delays are still written when they arrive.
+	Comment string // a comment on the whole file; "": none
+	// If Once is set, a frame that a captured port sends is written once: as it was sent, with its fate at the first
+	// maxEnds captured ports that it reaches before Link.Deliver returns. If a link delays it, it is also written when it
+	// arrives.
 	Once bool
-	// Failed is called once, at the first error; nil: see Close.
+	// Failed, unless it is nil, is called once, at the first error. Close returns this error, too.
 	Failed func(err error)
 
-	patience time.Duration // tests: of Close
+	patience time.Duration // for tests: replaces limits.CaptureEnd in Close; 0: does not
 }
 
 // Capture writes a pcapng file.
@@ -54,10 +55,10 @@ type Capture struct {
 	asleep atomic.Bool   // the writer sleeps, or is about to
 	ending atomic.Bool
 	done   chan struct{} // closed when the writer has ended
-	broken atomic.Bool   // taps capture nothing more
-	left   atomic.Bool   // Close gave up on the writer
+	broken atomic.Bool   // there was an error: taps capture nothing more
+	left   atomic.Bool   // Close gave up waiting for the writer
 
-	written atomic.Uint64 // packets written
+	written atomic.Uint64 // packets that the output has accepted completely
 	moved   atomic.Uint64 // records that the writer has processed
 	closing sync.Once
 
@@ -69,11 +70,11 @@ type Capture struct {
 
 // Stats count packets.
 type Stats struct {
-	Packets uint64 // in the file
+	Packets uint64 // completely in the file
 	Missed  uint64 // not captured: the file was not written fast enough, or at all
 }
 
-// Create creates the file and captures to it (outfile.Create).
+// Create opens a file as outfile.Create does, and captures to it until Close, which closes it.
 func Create(name string, o Options) (*Capture, error) {
 	f, err := outfile.Create(name)
 	if err != nil {
@@ -108,7 +109,8 @@ func New(w io.Writer, o Options) (*Capture, error) {
 	return c, nil
 }
 
-// Attach captures a port's packets from now on. The link must have no other tap.
+// Attach captures a port's packets from now on, until Close. The link must have no other tap. After Close, Attach does
+// nothing.
 func (c *Capture) Attach(l *wire.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +122,7 @@ func (c *Capture) Attach(l *wire.Link) {
 	t.rx = c.add(l.Name()+rxSuffix, "what comes for port "+l.Name(), true)
 	c.links = append(c.links, l)
 	l.SetTap(t)
-	c.wake() // the file's header, and perhaps the first error, comes before traffic
+	c.wake() // so that the writer writes the file's header, and may meet an error, without waiting for traffic
 }
 
 const rxSuffix = "-rx"
@@ -145,14 +147,15 @@ func (c *Capture) Stats() (s Stats) {
 		s.Missed += i.missed.Load()
 		seen += i.seen.Load()
 	}
-	if c.left.Load() { // waiting records are in no file
+	if c.left.Load() { // Close gave up: what is not written is missed
 		s.Missed = seen - s.Packets
 	}
 	return s
 }
 
-// Close ends the capture, waits until the captured packets are written, and returns the first error. It gives up
-// when the file accepts nothing for a while.
+// Close ends the capture, waits until the captured packets are written, and returns the first error of the capture. If
+// the writer neither processes a record nor ends for limits.CaptureEnd, Close tries to interrupt the write, and gives
+// up (ErrStuck) if that does not help.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()

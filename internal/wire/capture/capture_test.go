@@ -138,7 +138,7 @@ func TestHeadersOnly(t *testing.T) {
 	}
 }
 
-// RoCEv2's headers are captured, as far as they are present, and nothing after them.
+// With Payload 0, RoCEv2's headers are captured if BTH is complete, as far as they are present, and nothing after them.
 func TestHeadersOfRoCE(t *testing.T) {
 	for _, c := range []struct{ port, opcode, size, want int }{
 		{4791, 0x06, 1056, 28}, {4791, 0x07, 1040, 12}, {4791, 0x0b, 60, 32}, {4791, 0x0c, 32, 28}, {4791, 0x0e, 1040, 12},
@@ -170,8 +170,8 @@ func TestHeadersOfRoCE(t *testing.T) {
 	}
 }
 
-// If the sender's link loses segments, the lost segments that are named and the arrived ones are all segments of the
-// packet.
+// If the sender's link loses segments, each segment of a packet has either arrived, or the packet's comment names it as
+// lost.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
 // order, and no byte of payload that was not requested.
@@ -284,7 +284,8 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	}
 }
 
-// load makes each host send batches of 32 packets to the next host.
+// load makes all hosts send at the same time, each some batches of 32 packets to the next host, and returns how many
+// packets they sent together.
 func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -370,7 +371,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// stuckWriter blocks in Write until a value arrives or it is closed, and writes nothing.
+// stuckWriter blocks in Write until a value arrives or it is closed, writes nothing and returns an error.
 type stuckWriter chan struct{}
 
 func (w stuckWriter) Write([]byte) (int, error) {
@@ -433,8 +434,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control. No packet is in the file as received before it is
-// there as sent.
+// TestNothingIsMissedWhenThereIsRoom is the negative control of the tests that miss packets. It also tests that no
+// packet is in the file as received before it is there as sent.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	hosts := eight(t)
 	var out bytes.Buffer

@@ -34,7 +34,8 @@ func (t *text) part(parts ...any) {
 	t.add(parts...)
 }
 
-// comment makes the comment of a frame: what it is, the place of its payload, and its fate.
+// comment makes the comment of a frame: its segments if it is a GSO packet, the receive queue, the place of its
+// payload, and its fate, as far as they are known.
 func (r *record) comment(t *text) {
 	*t = (*t)[:0]
 	if r.segments > 1 {
@@ -150,7 +151,7 @@ func (r *record) fate(t *text) {
 	}
 }
 
-// lostText adds which segments were lost, counted from 1.
+// lostText adds which segments of a GSO packet were lost, counted from 1.
 func (r *record) lostText(t *text) {
 	if r.segments == 1 {
 		return
@@ -175,7 +176,7 @@ func (r *record) lostText(t *text) {
 	t.add(" of ", r.segments)
 }
 
-// text adds the place of the payload: in GPU memory each fragment's.
+// text adds where the payload lies: in GPU memory with the offset and length of each fragment.
 func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {

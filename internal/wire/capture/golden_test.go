@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The clock is synctest's.
+// The captures run in synctest bubbles, so that their timestamps are always the same.
 func TestGolden(t *testing.T) {
 	got := make(map[string]string)
 	for name, capture := range map[string]func(t *testing.T, out io.Writer){
@@ -64,7 +64,7 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))
 	send(a, a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 2))                   // from two pieces of GPU memory
 	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a GSO packet, from host memory
-	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, partly outside of buffers
+	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // from and to GPU memory, partly outside of buffers
 	send(a, a.arp())                                                   // broadcast
 	send(a, a.tcp(wire.MAC{3, 0, 0, 0, 0, 1}, a.ram, 0, 7, 0, 2))      // to a group
 	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to an unknown address
@@ -101,7 +101,7 @@ func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 	return segs
 }
 
-// goldenDropped has a packet for every drop reason at sender and receiver.
+// goldenDropped captures a packet for every drop reason, at the sender and at the receiver.
 func goldenDropped(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	c := attached(t, out, Options{}, a, b)
@@ -148,7 +148,7 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// gate is a file whose writes block until it is opened.
+// gate is a writer whose writes block until open is closed.
 type gate struct {
 	open chan struct{}
 	io.Writer
@@ -159,13 +159,13 @@ func (g *gate) Write(b []byte) (int, error) {
 	return g.Writer.Write(b)
 }
 
-// goldenMissed has packets for which the ring had no room.
+// goldenMissed sends packets for which the ring has no room.
 func goldenMissed(t *testing.T, out io.Writer) {
 	a, b := pair(t)
 	g := &gate{make(chan struct{}), out}
 	c := attached(t, g, Options{Records: 4}, a)
 	step()
-	for round := range uint32(2) { // a miss is not reported twice
+	for round := range uint32(2) { // a packet's drop count has only the misses since the last one
 		for i := range uint32(7) {
 			a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+i))
 			b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, 100*round+i))
@@ -181,7 +181,7 @@ func goldenMissed(t *testing.T, out io.Writer) {
 	testkit.OK(t, c.Close())
 }
 
-// blocks are block types (draft-ietf-opsawg-pcapng, 4): name, and length of the fixed fields.
+// blocks are block types (draft-ietf-opsawg-pcapng, 4): name, and length of the fixed fields behind the block's length.
 var blocks = map[uint32]struct {
 	name  string
 	fixed int
@@ -192,7 +192,8 @@ var blocks = map[uint32]struct {
 	6:          {"enhanced packet", 20},
 }
 
-// dumpBlocks prints every byte of a file, with a block's fixed fields and each option on lines of their own.
+// dumpBlocks prints every byte of a file: a block's type, length and fixed fields on one line, a packet's data on the
+// next ones, and each option on a line of its own.
 func dumpBlocks(file []byte) (string, error) {
 	le := binary.LittleEndian
 	var b strings.Builder
@@ -248,7 +249,7 @@ func dumpData(b *strings.Builder, data []byte) {
 	}
 }
 
-// dumpOptions prints the architecture in the section header as GOARCH.
+// dumpOptions prints a block's options. It prints runtime.GOARCH in the section header as GOARCH.
 func dumpOptions(b *strings.Builder, options []byte, owner string) error {
 	for len(options) > 0 {
 		code, n := binary.LittleEndian.Uint16(options), int(binary.LittleEndian.Uint16(options[2:]))
@@ -278,7 +279,7 @@ func isText(b []byte) bool {
 	return len(b) > 0 && !bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// TestDumpShowsEveryByte: changing one byte of a file changes its dump, or makes the dump fail.
+// TestDumpShowsEveryByte tests that changing one byte of a file changes its dump, or makes the dump fail.
 func TestDumpShowsEveryByte(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) { goldenMissed(t, &out) })

@@ -31,8 +31,8 @@ type host struct {
 	w     *wire.Worker
 	sw    *wire.Switch
 	link  *wire.Link
-	gpu   *dma.Region // of its GPU
-	mem   []byte      // its bytes at first
+	gpu   *dma.Region // its GPU's memory
+	mem   []byte      // the initial bytes of gpu and ram
 	ram   *dma.Region
 	came  atomic.Int64
 	busy  bool
@@ -84,8 +84,8 @@ func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
 
-// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory: all but 64 bytes lie outside of the
-// registered buffer.
+// Deliver copies TCP payload to offset 0x80000-64 of the GPU's memory: all but its first 64 bytes lie outside of the
+// registered buffer. If busy or place is set, Deliver copies nothing.
 func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tap := h.link.Tap()
 	for _, p := range batch {
@@ -126,7 +126,8 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture, with long patience unless o has one: a writer may get no CPU for a while.
+// attached starts a capture of the hosts' ports, with long patience unless o has one: a writer may get no CPU for a
+// while.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
 	o.patience = cmp.Or(o.patience, testkit.Patience)
@@ -143,7 +144,8 @@ func hello(hosts ...*host) {
 	}
 }
 
-// tcp makes a packet with n bytes of payload at off of a region; mss > 0: a GSO packet.
+// tcp makes a TCP packet with n bytes of payload, which lie from offset off on in a region. If mss is not 0, it is a
+// GSO packet.
 func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
 	h.t.Helper()
 	be := binary.BigEndian

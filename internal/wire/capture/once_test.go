@@ -30,7 +30,7 @@ func TestFrameIsThereOnceWithBothEnds(t *testing.T) {
 	}
 	b.noGSO = true
 	a.send(a.tcp(b.mac, a.ram, 0x2000, 3000, 1448, 1000))
-	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // it is flooded
+	a.send(a.tcp(wire.MAC{2, 9, 9, 9, 9, 9}, nil, 0, 0, 0, 0)) // to an unknown address: it is flooded
 	b.busy = true
 	a.send(p) // a real sender would retry: the capture leaves this attempt out
 	testkit.OK(t, c.Close())

@@ -20,7 +20,7 @@ const (
 	byteOrderMagic = 0x1a2b3c4d
 	versionMajor   = 1
 	versionMinor   = 0
-	lengthUnknown  = math.MaxUint64 // the file may be a pipe
+	lengthUnknown  = math.MaxUint64 // -1, length of the section: the file may be a pipe
 )
 
 // linkTypeEthernet is LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
@@ -115,7 +115,8 @@ func (b *block) text(code uint16, s string) {
 	}
 }
 
-// optionText appends an option in UTF-8. Its length has 16 bits (3.5): a longer text is cut between characters.
+// optionText appends an option with a text. An option's length has 16 bits (3.5): a longer text is cut, between
+// characters if it is UTF-8.
 func (b *block) optionText(code uint16, s []byte) {
 	if n := math.MaxUint16; len(s) > n {
 		for n > math.MaxUint16-utf8.UTFMax && !utf8.RuneStart(s[n]) {
@@ -143,7 +144,7 @@ func (b *block) optionTime(code uint16, t time.Time) {
 	b.timestamp(t.UnixNano())
 }
 
-// end ends the options and the block; elsewhere is how many of its bytes are not in b.
+// end ends the options and the block; elsewhere is how many bytes of the block are not in b.
 func (b *block) end(elsewhere int) {
 	b.option(optEndOfOptions, 0)
 	n := uint32(len(*b) + elsewhere + 4)

@@ -64,7 +64,8 @@ func contentsOf(t rapid.TB, file []byte) (c contents) {
 	return c
 }
 
-// TestFileIsAsGopacketWritesAndReadsIt: gopacket reads each field, and writes the same bytes.
+// TestFileIsAsGopacketWritesAndReadsIt tests that gopacket reads each field of a file as it was written, and writes the
+// same bytes.
 func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 	text := rapid.OneOf(rapid.Just(""), rapid.String(), rapid.StringN(-1, -1, 300))
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,7 +98,7 @@ func TestFileIsAsGopacketWritesAndReadsIt(t *testing.T) {
 		for _, i := range described {
 			want.interfaces = append(want.interfaces, pcapgo.NgInterface{Name: i.name, Description: i.about, OS: runtime.GOOS,
 				LinkType: layers.LinkTypeEthernet, SnapLength: uint32(recordSize(c.payload)), TimestampResolution: 9})
-			var s pcapgo.NgInterfaceStatistics // without a port there are none
+			var s pcapgo.NgInterfaceStatistics // without a port the file has no statistics
 			if len(c.ifaces) > 0 {
 				now := got.statistics[i.id].LastUpdate
 				if since := time.Since(now); since < 0 || since > testkit.Patience {
@@ -188,7 +189,7 @@ func equal(t rapid.TB, what string, got, want any) {
 	}
 }
 
-// An option's length has 16 bits.
+// A text is cut if an option's length, which has 16 bits, cannot hold its length.
 func TestTextThatDoesNotFitIsCut(t *testing.T) {
 	for _, c := range []struct {
 		text string

@@ -10,17 +10,17 @@ import (
 
 // Bounds of a record's lists; beyond them a record only notes that there are more.
 const (
-	maxFrags = 20 // a GSO packet is at most 17 pages
+	maxFrags = 20 // 64 KiB of payload lie in at most 17 pages of 4 KiB
 	maxLost  = 8
 )
 
-// record is one frame on its way to the file: of the goroutine that has reserved it, then of the writer.
+// record is one frame on its way to the file. The goroutine that has reserved it owns it until commit, then the writer.
 type record struct {
 	turn  atomic.Uint64 // see ring
 	index uint64
 
 	iface    *iface // nil: nothing to write
-	when     int64  // Unix time in ns
+	when     int64  // Unix time in ns at which the record was reserved
 	data     []byte
 	n        int
 	length   uint32 // of the frame
@@ -36,13 +36,13 @@ type record struct {
 	merged   bool
 	bounced  bool
 	places   locations
-	lost     [maxLost]run // segments that the link lost
+	lost     [maxLost]run // segments that the sender's link lost
 	losses   int          // used elements of lost
 	lostMore bool
 	held     int
 
-	// With Options.Once: origin is the packet being sent; nil: none. ends is its fate at its first receivers. Only
-	// the first one's payload is located.
+	// With Options.Once: origin is the packet that is being sent; nil: none, or its Sent was called. ends has its fate
+	// at its first receivers, taken the place of the payload at the first one.
 	origin atomic.Pointer[wire.Packet]
 	ends   [maxEnds]end
 	nEnds  int
@@ -55,9 +55,9 @@ const maxEnds = 4
 // end is a frame's fate at one receiver.
 type end struct {
 	iface   *iface
-	frames  int // dropped ones included
+	frames  int // the frame, or its pieces, that came; dropped ones included
 	dropped int
-	payload uint32 // bytes that were taken
+	payload uint32 // bytes of payload that the receiver took
 	reason  wire.DropReason
 	queue   int
 	split   bool
@@ -67,7 +67,7 @@ type end struct {
 	bounced bool
 }
 
-// arrived records that a receiver has taken or dropped a piece of the packet.
+// arrived records that a receiver has taken or dropped the packet or a piece of it.
 func (r *record) arrived(i *iface, p *wire.Packet, place *wire.Placement) {
 	k := r.nEnds - 1
 	if k < 0 || r.ends[k].iface != i {
@@ -108,12 +108,12 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// The receiver's copy of the payload meets the same fault.
+	// After a fault, the record has fewer bytes of payload.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }
 
-// loss records which segments the link lost, and how many it held back.
+// loss records which segments the sender's link l lost, and how many it held back.
 func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	r.held = p.Held()
 	for from := uint32(0); ; {
@@ -137,11 +137,11 @@ type locations struct {
 	more int
 }
 
-// frag is a piece of payload. Consecutive pieces of one kind outside of GPUs are one frag.
+// frag is a piece of payload. Consecutive pieces outside of GPUs that lie in one kind of memory are one frag.
 type frag struct {
-	gpu    int // -1: none
+	gpu    int // number of the GPU whose memory it lies in; -1: none
 	domain dma.MemKind
-	off    uint64 // in the GPU's memory
+	off    uint64 // offset in the GPU's memory; 0 without a GPU
 	len    uint32
 }
 

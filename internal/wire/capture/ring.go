@@ -3,13 +3,13 @@ package capture
 import "sync/atomic"
 
 // ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's bounded MPMC
-// queue: each slot has a sequence number that shows whether a producer may reserve it or the consumer may read
+// queue: each slot has a sequence number (turn) that shows whether a producer may reserve it or the consumer may read
 // it. The consumer sees committed records in the order in which they were reserved.
 type ring struct {
 	slots []record
 	mask  uint64
-	tail  atomic.Uint64 // next to reserve
-	head  uint64        // of the consumer
+	tail  atomic.Uint64 // number of the next record to reserve
+	head  uint64        // number of the next record to consume; only the consumer uses it
 }
 
 // newRing makes a ring of n records, a power of two, with room for size bytes of frame each.
@@ -52,7 +52,7 @@ func (r *ring) next() *record {
 	return nil
 }
 
-// free returns the record from next to the producers.
+// free lets producers reserve the record again that next has returned.
 func (r *ring) free() {
 	r.slots[r.head&r.mask].turn.Store(r.head + uint64(len(r.slots)))
 	r.head++

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Producers commit in another order than they reserve.
+// Each producer reserves two records and commits the second one first.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
 // order, and no byte of payload that was not requested.

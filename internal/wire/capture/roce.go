@@ -17,8 +17,9 @@ const (
 var roceExt = [...]int{0x03: 4, 0x05: 4, 0x06: 16, 0x09: 4, 0x0a: 16, 0x0b: 16 + 4, 0x0c: 16, 0x0d: 4, 0x0f: 4, 0x10: 4,
 	0x11: 4}
 
-// roceHead returns how many bytes of a packet's payload, in segs, are headers of RoCEv2. b is scratch, at least
-// bthLen.
+// roceHead returns how many bytes at the start of a packet's payload, which lies in segs, are headers of RoCEv2, by
+// its operation code; 0 for other packets, and if BTH is incomplete or cannot be read. b is scratch memory of at least
+// bthLen bytes.
 func roceHead(w *wire.Worker, p *wire.Packet, segs []dma.Segment, b []byte) int {
 	h := &p.Meta.Headers
 	if h.Class != splitter.UDP || h.Flow.DstPort != rocePort || p.PayloadLen < bthLen || len(b) < bthLen {

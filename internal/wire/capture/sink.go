@@ -8,14 +8,14 @@ import (
 // sink is the output behind a buffer, and tracks which packets have been written completely.
 type sink struct {
 	out     io.Writer
-	taken   uint64
+	taken   uint64 // bytes that out has accepted
 	buf     *bufio.Writer
-	waiting []waiting // not written completely, oldest first
+	waiting []waiting // packets that are not written completely, oldest first
 	settled uint64    // value of taken at the last call of settle
 }
 
 type waiting struct {
-	end   uint64 // in the file
+	end   uint64 // offset in the file of the packet's end
 	iface *iface
 }
 
@@ -48,7 +48,7 @@ func (s *sink) settle() (n uint64) {
 	return n
 }
 
-// lose counts packets that will not be written as missed.
+// lose counts the waiting packets as missed: they will not be written.
 func (s *sink) lose() {
 	for _, w := range s.waiting {
 		w.iface.missed.Add(1)

@@ -13,8 +13,8 @@ type iface struct {
 	id       int
 	name     string
 	about    string
-	rx       bool          // as the port's guest sees it
-	seen     atomic.Uint64 // passed frames; with Options.Once a received frame may count only at its sender
+	rx       bool          // packets that come for the port; false: packets that it sends
+	seen     atomic.Uint64 // frames that passed; with Options.Once a received frame may count only at its sender
 	missed   atomic.Uint64 // part of seen
 	reported uint64        // how much of missed is in the file; only the writer uses it
 }
@@ -85,11 +85,11 @@ func (t *tap) Received(w *wire.Worker, p *wire.Packet, place wire.Placement) {
 	r.iface = t.rx
 	segs := place.Payload
 	if segs == nil {
-		segs = p.Payload // a dropped packet is still at its source
+		segs = p.Payload // the payload is still at its source
 	}
 	r.frame(w, p, segs, t.c.payload)
 	if place.Payload == nil && p.Verdict.Kind == wire.Taken {
-		r.places.set(nil, 0) // only its port knows its place
+		r.places.set(nil, 0) // only its port knows where the payload is
 	}
 	r.queue, r.split, r.header, r.unsplit = place.Queue, place.Split, place.HeaderLen, place.Unsplit
 	r.merged, r.bounced = place.Merged, place.Bounced
@@ -108,7 +108,7 @@ func (c *Capture) reserve() *record {
 	return r
 }
 
-// commit passes a record to the writer, and wakes it. It never blocks.
+// commit passes a record to the writer, and wakes the writer if it sleeps. commit never blocks.
 func (c *Capture) commit(r *record) {
 	r.commit()
 	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {

@@ -12,7 +12,7 @@ import (
 type writer struct {
 	c       *Capture
 	sink    *sink
-	ifaces  int // in the file; 0: nothing is written yet
+	ifaces  int // interfaces described so far; 0: nothing is written yet
 	block   block
 	text    text
 	unflush bool
@@ -67,7 +67,7 @@ func (w *writer) sync() error {
 	return nil
 }
 
-// add describes an interface, the first one after the section header.
+// add writes the description of an interface; before the first one it writes the section header.
 func (w *writer) add(i *iface) error {
 	first := w.ifaces == 0
 	w.ifaces++
@@ -113,7 +113,7 @@ func (w *writer) write(b []byte) error {
 	return err
 }
 
-// take writes a record, or counts it as missed.
+// take writes a record that has an interface, or counts it as missed.
 func (w *writer) take(r *record) {
 	if r.iface == nil {
 		return
@@ -135,7 +135,7 @@ func (w *writer) take(r *record) {
 	w.settle()
 }
 
-// packet writes a frame directly from the record.
+// packet writes a frame. It does not copy the frame's bytes to w.block.
 func (w *writer) packet(r *record) error {
 	data := r.data[:r.n]
 	if r.iface.id >= w.ifaces || uint64(len(data)) > uint64(r.length) {
@@ -149,7 +149,7 @@ func (w *writer) packet(r *record) error {
 	b.timestamp(r.when)
 	b.uint32(uint32(len(data)))
 	b.uint32(r.length)
-	b.pad(len(data)) // of the data, which is written before it
+	b.pad(len(data)) // padding of the data, which is written before it
 	b.optionText(optComment, w.text)
 	b.optionUint32(epbFlags, flags(r))
 	if missed := r.iface.missed.Load(); missed != r.iface.reported {

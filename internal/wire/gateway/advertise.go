@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	advertiseEvery = 200 * time.Second         // unsolicited (RFC 4861, 6.2.1)
+	advertiseEvery = 200 * time.Second         // interval of unsolicited advertisements (RFC 4861, 6.2.1)
 	advertisePause = 200 * time.Millisecond    // after each advertisement; solicitations in this time share one answer
-	routerLifetime = uint16(2 * 60 * 60)       // seconds, of router and DNS options
+	routerLifetime = uint16(2 * 60 * 60)       // seconds: of the DNS options and, with NAT, of the default router
 	prefixLifetime = uint32(30 * 24 * 60 * 60) // seconds
 )
 
@@ -46,7 +46,7 @@ func (g *Gateway) startAdvertising() {
 }
 
 // advertisement makes a router advertisement to all nodes (RFC 4861, 4.2), as a whole frame. Without NAT the
-// router's lifetime is 0: it is no default router.
+// router lifetime is 0: the gateway is no default router.
 func (g *Gateway) advertisement() []byte {
 	be := binary.BigEndian
 	lifetime := routerLifetime
@@ -64,9 +64,9 @@ func (g *Gateway) advertisement() []byte {
 	ra = be.AppendUint16(ra, lifetime)
 	ra = append(ra, make([]byte, 8)...) // reachable time, retransmission timer: unspecified
 	ra = append(append(ra, 1, 1), g.o.MAC[:]...)
-	ra = append(ra, 5, 1, 0, 0) // 4.6.4
+	ra = append(ra, 5, 1, 0, 0) // MTU (RFC 4861, 4.6.4)
 	ra = be.AppendUint32(ra, uint32(g.o.MTU))
-	ra = append(ra, 3, 4, byte(g.o.Prefix6.Bits()), flags) // prefix (4.6.2)
+	ra = append(ra, 3, 4, byte(g.o.Prefix6.Bits()), flags) // prefix (RFC 4861, 4.6.2)
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = be.AppendUint32(ra, prefixLifetime)
 	ra = append(append(ra, 0, 0, 0, 0), network[:]...)

@@ -5,18 +5,19 @@ import (
 	"sync"
 )
 
-// Bounds of datagrams that wait for a socket.
+// Bounds of guests' datagrams that wait for a socket.
 const (
 	flowWaiting = 2 << 20  // bytes of a flow
 	flowAlways  = 64 << 10 // bytes of a flow for which allWaiting does not matter
-	allWaiting  = 32 << 20 // bytes of all flows together
+	allWaiting  = 32 << 20 // bytes of all flows together; beyond it a flow has only flowAlways
 )
 
-// backlog sends a flow's datagrams, in order: at once if possible, otherwise on a goroutine.
+// backlog sends a guest's datagrams of one flow to the host's sockets, in order: with the function now if that can,
+// otherwise with the function later, on a goroutine.
 type backlog struct {
 	gateway *Gateway
 	now     func(*outgoing) bool // false: it cannot send at once; called under mu
-	later   func(*outgoing)      // may wait
+	later   func(*outgoing)      // may wait; called without mu
 
 	mu       sync.Mutex
 	shutDown bool
@@ -29,7 +30,7 @@ func (q *backlog) init(g *Gateway, now func(*outgoing) bool, later func(*outgoin
 	q.gateway, q.now, q.later = g, now, later
 }
 
-// It drops and counts a datagram for which there is no room.
+// send drops a datagram for which there is no room, and counts it as lost. After shut it drops without counting.
 func (q *backlog) send(d outgoing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,7 +50,8 @@ func (q *backlog) send(d outgoing) {
 	}
 }
 
-// buffer returns the buffer for one more socket of a flow; it may close the oldest one for it.
+// buffer returns the buffer for one more socket of a flow. If there are flowSockets already, or the owner's share of
+// the budget is used up, it closes the oldest socket, waits until its reader has ended, and returns that one's buffer.
 func (q *backlog) buffer(e *entry, sockets *[]*flowSocket) (b *buffers) {
 	var oldest *flowSocket
 	q.mu.Lock()

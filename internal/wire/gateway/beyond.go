@@ -12,9 +12,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// pingBeyond reports whether a frame that the filter refused is a ping from a guest's address to an address
-// that is not on the link. b is the checked part of the frame; for IPv4 it lacks the ICMP type, which allowedICMP
-// checks later.
+// pingBeyond reports whether a frame that the filter refused is a ping from another address of the gateway's network
+// to a global unicast address outside it. b is the start of the frame, as far as port.wants has read it. For IPv4 b
+// lacks the ICMP type: any ICMP message counts, and Deliver then drops all but echo requests (allowedICMP).
 func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || h.Class != splitter.OtherIP {
 		return false
@@ -33,8 +33,8 @@ func (f *filter) pingBeyond(h *splitter.Headers, b []byte) bool {
 		dst.IsGlobalUnicast()
 }
 
-// unreachable answers a ping that leads nowhere (RFC 792; RFC 4443, 3.1), if allowsError allows: "prohibited" with
-// NAT, "network unreachable" (IPv4) or "no route" (IPv6) without.
+// unreachable sends an ICMP error (RFC 1812, 5.2.7.1; RFC 4443, 3.1) for a ping that pingBeyond has found, if
+// allowsError allows: "prohibited" with NAT; "network unreachable" (IPv4) or "no route" (IPv6) without.
 func (g *Gateway) unreachable(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
 	if !g.allowsError(g.port.sender()) {
 		return

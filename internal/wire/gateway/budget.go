@@ -6,28 +6,29 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// Bounds of the buffers of a gateway's connections, in bytes.
+// Bounds of netstack's buffers of a gateway's TCP connections, in bytes.
 const (
 	bufferMost  = 1 << 20  // of a connection, each way
-	bufferLeast = 64 << 10 // guaranteed
+	bufferLeast = 64 << 10 // guaranteed to a connection, each way
 	bufferAll   = 256 << 20
 	// bufferSpare are the bytes that connections share for buffers above bufferLeast.
 	bufferSpare = bufferAll - 2*bufferLeast*(maxTCP+maxDNSConns) - bufferLeast*maxUnfinished
 )
 
-// Bounds of the sockets of datagram flows, in bytes of SO_RCVBUF, as far as net.core.rmem_max allows. The
-// kernel reserves twice as much (socket(7)).
+// Bounds of the receive buffers of datagram flows' sockets, as values of SO_RCVBUF in bytes, as far as
+// net.core.rmem_max allows. The kernel doubles the value (socket(7)).
 const (
 	flowBuffer = 2 << 20  // of a socket
-	flowLeast  = 64 << 10 // guaranteed
+	flowLeast  = 64 << 10 // guaranteed to each of the first two sockets of a flow
 	flowAll    = 256 << 20
 	// flowSpare are the bytes that flows share for buffers above flowLeast, and for more than two sockets of a
 	// flow.
 	flowSpare = flowAll - 2*flowLeast*maxUDP
 )
 
-// budget divides a number of bytes for buffers among the ports of the switch. If n ports have taken bytes,
-// each may have at most one part in n+1.
+// budget divides a number of bytes for buffers among owners (quota.go): ports of the switch, as a rule. An owner may
+// take bytes until it has one part in n+1, if n owners have some then, itself included. It keeps what it has taken
+// when other owners come.
 type budget struct {
 	most, least int // of a buffer
 	spare       int
@@ -48,7 +49,8 @@ type buffers struct {
 	held  int // bytes taken from the budget
 }
 
-// sizeOf returns the greatest size of a buffer for the n-th connection or flow of a port, counted from 1.
+// sizeOf returns the greatest size of a buffer for a connection or flow. n is how many of them its owner has, this one
+// included.
 func (b *budget) sizeOf(n int) int {
 	size := b.most
 	for ; n > 7 && size > b.least; n /= 2 {
@@ -57,8 +59,8 @@ func (b *budget) sizeOf(n int) int {
 	return size
 }
 
-// take returns count buffers of one size for the n-th connection or flow of a port, of the least size if the
-// port's share is used up.
+// take takes buffers for a connection or flow of o; their number is count. All have one size: sizeOf(n), halved until
+// the owner's share has room, or the least size.
 func (b *budget) take(o owner, n, count int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +73,7 @@ func (b *budget) take(o owner, n, count int) *buffers {
 	return f
 }
 
-// more returns one buffer beyond take's, all of it from the port's share; nil: the share lacks room.
+// more takes one buffer beyond take's, all of it from the owner's share; nil: the share lacks room for the least size.
 func (b *budget) more(o owner, n int) *buffers {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -86,7 +88,7 @@ func (b *budget) more(o owner, n int) *buffers {
 	return f
 }
 
-// The caller holds mu.
+// share returns how many bytes an owner may still take. The caller holds mu.
 func (b *budget) share(o owner) int {
 	owners := len(b.by) + 1
 	if b.by[o] == 0 {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// From a port's eighth connection on, buffers are smaller; the total is bounded.
+// From an owner's eighth connection on, buffers are smaller than 1 MiB; all together they have at most bufferAll bytes.
 func TestBuffersShareABudget(t *testing.T) {
 	for n, want := range map[int]int{1: 1 << 20, 7: 1 << 20, 8: 512 << 10, 16: 256 << 10, 32: 128 << 10, 64: 64 << 10,
 		maxTCP: 64 << 10} {
@@ -71,7 +71,7 @@ func TestSocketsOfFlowsShareABudget(t *testing.T) {
 	}
 }
 
-// A flow that sends to more ports than it may have sockets goes on.
+// A flow may send to more ports than it may have sockets: new sockets replace its oldest ones.
 func TestFlowsHaveTheirPartOfSockets(t *testing.T) {
 	const ports = 2 * flowSockets
 	for name, spare := range map[string]int{"none": 0, "some": 4 * flowLeast, "much": flowSpare} {

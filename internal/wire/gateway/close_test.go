@@ -60,7 +60,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	testkit.OK(t, g.Close())
-	// The address is free again.
+	// Another gateway with the same addresses can start on the switch.
 	w.start(nil)
 }
 

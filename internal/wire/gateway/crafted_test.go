@@ -29,7 +29,7 @@ func segment(proto byte, src, dst netip.AddrPort, body []byte) []byte {
 	return u
 }
 
-// packet makes a frame with an IP packet of protocol next.
+// packet makes a frame to the gateway with an IP packet, IPv4 or IPv6 as dst is; next is the payload's protocol.
 func (r *raw) packet(src, dst netip.Addr, next byte, body []byte) []byte {
 	if dst.Is4() {
 		return r.ip4(gatewayMAC, src, dst, next, body)
@@ -48,8 +48,8 @@ func source(dst netip.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(addr6Of(1), port)
 }
 
-// fragments cuts the IPv4 packet in a frame into its first 8*cut bytes and those from 8*off on, counted after
-// the IP header.
+// fragments makes two fragments of the IPv4 packet in a frame: its first 8*cut bytes, and its bytes from 8*off on,
+// counted after the IP header.
 func fragments(frame []byte, cut, off int) [][]byte {
 	first, second := slices.Clone(frame[:34+8*cut]), slices.Concat(frame[:34], frame[34+8*off:])
 	for i, f := range [][]byte{first, second} {

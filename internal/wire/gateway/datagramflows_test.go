@@ -42,7 +42,8 @@ func portOf(c interface{ LocalAddr() net.Addr }) uint16 {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// loopbacks: gateway returns the address by which guests reach a port there, and addr the address of guest n.
+// loopbacks are the host's loopback addresses. gateway returns the address and port by which guests reach a port of
+// the loopback, addr the address of a guest by its number, both of the same family as ip.
 var loopbacks = []struct {
 	name    string
 	ip      net.IP
@@ -56,7 +57,7 @@ func forwardUDP(to netip.AddrPort) func(*Options) {
 	}
 }
 
-// hears checks the content of the next datagram, and returns its sender.
+// hears reads the next datagram at c, checks its content, and returns its sender.
 func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 2048)
@@ -67,7 +68,7 @@ func hears(t testing.TB, c net.PacketConn, want string) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// As TFTP servers do (RFC 1350, 4).
+// Servers may answer from another port than the one that was asked, as TFTP servers do (RFC 1350, 4).
 func TestServersAnswerFromAnotherPort(t *testing.T) {
 	for _, l := range loopbacks {
 		t.Run(l.name, func(t *testing.T) {
@@ -124,7 +125,8 @@ func TestGuestsAnswerFromAnotherPort(t *testing.T) {
 	testkit.Equal(t, "again from", hears(t, well, "again").String(), asker.String())
 }
 
-// isUnreachable: RFC 792; RFC 4443, 3.1.
+// isUnreachable reports whether a frame is an ICMP error "port unreachable" (RFC 792; RFC 4443, 3.1) about a datagram
+// with this source and destination.
 func isUnreachable(b []byte, from, to netip.AddrPort) bool {
 	if to.Addr().Is4() {
 		if len(b) < 70 || b[12] != 8 || b[13] != 0 || b[23] != protoICMP || b[34] != 3 || b[35] != 3 {
@@ -180,7 +182,7 @@ func TestUnreachablePortsAreToldToStacks(t *testing.T) {
 	}
 }
 
-// Errors from earlier datagrams make no later one lost.
+// A datagram arrives although earlier ones met a closed port, whose ICMP errors the gateway's socket receives.
 func TestServersMayComeLate(t *testing.T) {
 	for _, l := range loopbacks {
 		for _, early := range []int{1, 3} {
@@ -246,7 +248,7 @@ func (c *clock) advance(d time.Duration) { c.since.Add(int64(d)) }
 func (c *clock) set(g *Gateway)          { g.now = c.now }
 func (w *rig) sweep()                    { w.g.flows.sweep(w.g) }
 
-// RFC 4787, REQ-5.
+// A flow ends after flowIdle without a datagram (RFC 4787, REQ-5), and not before.
 func TestFlowsLiveForTwoMinutes(t *testing.T) {
 	inner := netip.AddrPortFrom(addr4Of(1), 90)
 	var time clock
@@ -336,7 +338,8 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams of a size until all n have come or are counted as lost, or patience ends.
+// count receives datagrams at c, and returns how many had the size. It ends when n have come, or at a pause when those
+// that came and the lost ones make n, or patience ends.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)
@@ -354,7 +357,8 @@ func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came i
 	return came
 }
 
-// takesBursts reports whether this machine's kernel reserves at least 4 MiB for a socket, which bursts need.
+// takesBursts reports whether this machine's kernel grants a socket a receive buffer (SO_RCVBUF) of at least 4 MiB,
+// which bursts need.
 func takesBursts(t *testing.T) bool {
 	c := hostUDP(t, net.IPv4(127, 0, 0, 1))
 	testkit.OK(t, c.SetReadBuffer(forwardBuffer))
@@ -366,8 +370,8 @@ func takesBursts(t *testing.T) bool {
 	return n >= forwardBuffer
 }
 
-// wholeBurst checks that a burst came, or that the missing datagrams were counted and the host's sockets were
-// too small.
+// wholeBurst checks that all n datagrams came, or that the missing ones were counted as lost. Where takesBursts is
+// true, all must come.
 func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	t.Helper()
 	if came+lost != n || takesBursts(t) && came != n {
@@ -375,7 +379,7 @@ func wholeBurst(t *testing.T, what string, came, n, lost int) {
 	}
 }
 
-// The gateway does not know the guest's MAC yet.
+// At the first burst the gateway does not know the guest's MAC yet.
 func TestBurstsAtAForward(t *testing.T) {
 	addr := netip.AddrPortFrom(addr4Of(1), 90)
 	for _, c := range bursts {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxWaiting  = 256                // datagrams
-	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram; DNS refuses a question of this length
+	maxWaiting  = 256                // most datagrams that wait for a service
+	maxDatagram = maxUDPQuestion + 1 // bytes kept of a datagram, one more than DNS accepts
 )
 
 type datagram struct {
@@ -23,8 +23,8 @@ type datagram struct {
 	sender owner
 }
 
-// datagramServer is a UDP port of the gateway. It takes each datagram out of its endpoint on the goroutine
-// that delivered the frame.
+// datagramServer is a UDP port of the gateway. It takes each datagram out of its endpoint on port.run's
+// goroutine, while netstack processes the frame: so port.sender is the datagram's sender.
 type datagramServer struct {
 	conn *udpConn
 	g    *Gateway
@@ -33,7 +33,7 @@ type datagramServer struct {
 
 // waiting holds datagrams for a service, which serves their senders in turn.
 type waiting struct {
-	filled chan struct{} // capacity 1: there are datagrams
+	filled chan struct{} // capacity 1: push has added datagrams
 
 	mu     sync.Mutex
 	shares shares[datagram]
@@ -62,8 +62,8 @@ func (w *waiting) pop() (d datagram, ok bool) {
 	return w.shares.next()
 }
 
-// serveDatagrams starts a goroutine that calls handle for each datagram to an address and port of the
-// gateway.
+// serveDatagrams opens a UDP port of the gateway, and starts a goroutine that calls handle for its datagrams, but for
+// those that waiting.push refused or removed.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)

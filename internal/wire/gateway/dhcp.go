@@ -48,8 +48,9 @@ func (g *Gateway) dhcp(_ *datagramServer, d datagram) {
 	g.sendLease(mac, to, reply)
 }
 
-// sendLease sends an answer to its client's MAC, also if the IP address is the broadcast one (RFC 2131, 4.1).
-// It does not use the endpoint of the DHCP service, because netstack might choose another source address.
+// sendLease sends an answer to its client's MAC, also if the IP destination is the broadcast address.
+// It does not use the endpoint of the DHCP service: netstack might choose another source address, and it would choose
+// the MAC.
 func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	const headers = header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: headers, Payload: buffer.MakeWithData(b)})
@@ -70,13 +71,14 @@ func (g *Gateway) sendLease(mac wire.MAC, to netip.AddrPort, b []byte) {
 	g.out.put(pkt)
 }
 
-// mayAsk reports whether a datagram's source address is unspecified or, by wire.Switch.Holds, its client's.
+// mayAsk reports whether a DHCP message has a client's MAC, and comes from the unspecified address or from one for
+// which wire.Switch.Holds returns true with this MAC.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
 }
 
-// Offset of the client's MAC in a DHCP message: chaddr (RFC 2131, 2).
+// Offsets of the first byte and of the end of the client's MAC in a DHCP message: chaddr (RFC 2131, 2).
 const (
 	dhcpClient    = 28
 	dhcpClientEnd = dhcpClient + 6
@@ -89,8 +91,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 	return wire.MAC(b[dhcpClient:dhcpClientEnd]), true
 }
 
-// asksForAnother reports whether a frame, b from its network header on, is a DHCP message whose client's MAC
-// is missing or not the frame's source.
+// asksForAnother reports whether a frame is a datagram to the DHCP port, not fragmented, whose client's MAC is missing
+// or not src, the frame's source. b is the frame from its network header on.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -100,7 +102,7 @@ func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 }
 
 // answerDHCP returns the answer to a datagram, and its destination. The answer is empty if none is due, and
-// nil if the datagram is refused.
+// nil if the datagram is invalid or relayed, or no address is free.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
 	req, err := dhcpv4.FromBytes(b)
 	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
@@ -112,7 +114,7 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 		return []byte{}, to // a Host without Addr4 has its IPv4 network elsewhere
 	}
 	if server, ok := optionAddr(req, dhcpv4.OptionServerIdentifier); ok && server != g.o.Prefix4.Addr() {
-		return []byte{}, to // the client has chosen another server
+		return []byte{}, to // the message is for another server
 	}
 	client := netip.AddrFrom4([4]byte(req.ClientIPAddr.To4()))
 	want := client
@@ -141,8 +143,8 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	default:
 		return nil, to
 	}
-	// An answer to a client without an address in the network, and a NAK (RFC 2131, 4.1), go to the broadcast
-	// address.
+	// A NAK (RFC 2131, 4.1), and an answer to a client whose ciaddr is no guest's address in the network, go to the
+	// broadcast address.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)
@@ -175,7 +177,8 @@ func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours n
 	return r
 }
 
-// Without NAT it names no router.
+// network adds the options about the gateway's network, and the client's host name if it has one. Without NAT it names
+// no router.
 func (g *Gateway) network(r *dhcpv4.DHCPv4, mac wire.MAC) {
 	gateway4 := net.IP(g.o.Prefix4.Addr().AsSlice())
 	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(g.o.Prefix4.Bits(), 32)))

@@ -19,7 +19,8 @@ import (
 
 var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// dhcp sends a broadcast request, and returns the answer.
+// dhcp broadcasts a DHCP message, and returns the answer with the same transaction ID. The message comes from its
+// ciaddr, or 0.0.0.0 if that is not set.
 func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	r.t.Helper()
 	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)
@@ -128,7 +129,8 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// An answer's source is the gateway's address, even while netstack has addresses of remote hosts.
+// An offer's source is the gateway's address, even while netstack has addresses of remote hosts, and its destination
+// MAC is the client's.
 func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	asked := make(chan Flow, 1000)
 	w := newRig(t, nil, world(t, asked))
@@ -150,7 +152,8 @@ func TestDHCPAnswersFromItsAddress(t *testing.T) {
 	}
 }
 
-// With NAT guests get the host's search domains (RFC 3397, RFC 8106), after vnic's own.
+// Guests get vnic's own domain and then the host's search domains, by DHCP (RFC 3397) and router advertisements
+// (RFC 8106); without NAT only vnic's.
 func TestSearchList(t *testing.T) {
 	conf := "domain old\nsearch a.example B.example. bad..name -x _x " + strings.Repeat("y", 64) + "\n"
 	host := readSearch(strings.NewReader(conf))

@@ -47,7 +47,8 @@ func (l *listener) Lost() (n uint64) {
 	return n
 }
 
-// openAnswer makes a socket at a forward's address with another port, connected to a sender.
+// openAnswer makes a UDP socket with a free port, connected to a.Sender. Its address is that of a.Listen; if that is
+// unspecified, the kernel chooses one.
 func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 	if err := checkBuffer(a.Buffer); err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func openAnswer(ctx context.Context, a Answer) (*net.UDPConn, error) {
 }
 
 // A Dialer makes sockets of this process for a gateway in another process. It does not trust that process: it
-// checks each request by its own options. Several goroutines may use a Dialer.
+// checks each request for a socket against the options given to NewDialer. Several goroutines may use a Dialer.
 type Dialer struct {
 	nat       bool
 	policy    Policy
@@ -77,10 +78,10 @@ type Dialer struct {
 	resolvers func() []netip.AddrPort
 
 	mu     sync.Mutex
-	opened map[uint16]netip.Addr // the server's address of each UDP flow, by the flow's local port; also of past flows
+	opened map[uint16]netip.Addr // server's address of the latest UDP flow with a local port, which may have ended
 }
 
-// NewDialer uses NAT, Policy and Forwards of a gateway's options.
+// NewDialer makes a Dialer that checks requests against NAT, Policy and Forwards of a gateway's options.
 func NewDialer(o Options) *Dialer {
 	return &Dialer{nat: o.NAT, policy: o.Policy, forwards: o.Forwards, host: newHostAddrs(interfaceAddrs),
 		resolvers: hostResolvers, opened: map[uint16]netip.Addr{}}
@@ -104,8 +105,8 @@ func (d *Dialer) Dial(ctx context.Context, network string, to netip.AddrPort) (n
 	return dialHost(ctx, network, p)
 }
 
-// OpenFlow implements Outside. Two sockets share a local port only if this Dialer has opened the first one,
-// to the same host.
+// OpenFlow implements Outside. It refuses an f.Local other than 0, unless this Dialer has opened a UDP socket with that
+// port, and the latest one to f.To's host.
 func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if !d.nat {
 		return nil, refusedOutside(f.To, "no NAT")
@@ -119,7 +120,7 @@ func (d *Dialer) OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error) {
 	if f.Local != 0 && opened != f.To.Addr() {
 		return nil, refusedOutside(f.To, "no flow of this machine's with that port")
 	}
-	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // otherwise the socket only receives
+	if f.Proto != splitter.ProtoUDP || f.To.Port() != 0 { // a UDP socket without a port to send to only receives
 		if _, no := d.policy.check(f.To, d.host); no != nil {
 			return nil, refusedOutside(f.To, no.rule.String())
 		}
@@ -173,7 +174,7 @@ func interfaceAddrs() (out []netip.Addr, err error) {
 	return out, err
 }
 
-// ListenUDP implements Outside: only at a forward's address.
+// ListenUDP implements Outside: it refuses any address and port but the Listen of a UDP forward.
 func (d *Dialer) ListenUDP(addr netip.AddrPort) (Datagrams, error) {
 	for _, f := range d.forwards {
 		if f.Proto == "udp" && f.Listen == addr {

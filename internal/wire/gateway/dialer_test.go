@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Dialer checks addresses itself, because its caller may be compromised.
+// A Dialer checks addresses itself, because the process that asks it may be compromised.
 //
 // Invariant: gateway: The process that makes sockets for a confined gateway checks each address
 // itself.

@@ -19,7 +19,7 @@ import (
 const (
 	maxQuestions = 128 // over UDP, forwarded at a time
 	maxDNSConns  = 32
-	dnsIdle      = 10 * time.Second // of a silent connection
+	dnsIdle      = 10 * time.Second // for a question to come over TCP and to be answered
 
 	maxUDPQuestion = 4096      // bytes
 	maxTCPQuestion = 1<<16 - 1 // the most that the length field holds (RFC 7766, 8)
@@ -77,8 +77,8 @@ func (s *dnsServer) serves(a netip.AddrPort) bool {
 	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
 }
 
-// connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766). It
-// calls made after the handshake.
+// connection makes a TCP connection that a guest asks for, and answers the questions on it (RFC 7766); beyond the
+// limits it resets the connection. It calls made when the handshake has succeeded.
 func (s *dnsServer) connection(ctx context.Context, r *tcp.ForwarderRequest, o owner, made func()) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

@@ -69,8 +69,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// newResolver starts a resolver on the host that knows example.org; it also returns an address at which
-// nobody listens.
+// newResolver starts a resolver on the host that knows example.org. It returns two addresses: first one at which
+// nobody listens over TCP, then the resolver's.
 func newResolver(t testing.TB) []netip.AddrPort {
 	t.Helper()
 	answer := func(b []byte) []byte {
@@ -146,7 +146,8 @@ func TestQuestionsOverTCP(t *testing.T) {
 	}
 }
 
-// ask passes a question to the gateway's DNS; false: it is ignored.
+// ask passes a question for an A record, after change, to the gateway's DNS, also to its resolvers, and returns the
+// answer's code; false: there is no answer.
 func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},

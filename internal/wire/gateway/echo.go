@@ -9,8 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// echo forwards a guest's echo request (RFC 792, RFC 4443, 4.1) to an address that is not the gateway's own,
-// if there is NAT; otherwise it returns false.
+// echo handles a guest's echo request (RFC 792; RFC 4443, 4.1) to an address that is not the gateway's own: it calls
+// carry and returns true. It returns false without NAT, and for other packets.
 func (g *Gateway) echo(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	v := stack.PayloadSince(pkt.TransportHeader())
 	defer v.Release()
@@ -32,8 +32,8 @@ func (g *Gateway) isOwn(a netip.Addr) bool {
 	return a == g.o.Prefix4.Addr() || a == g.o.Prefix6.Addr() || a == g.port.filter.local6
 }
 
-// answerEcho sends an echo reply to the guest, with the identifier of the guest's request: the host's socket
-// has replaced it (icmp(7)).
+// answerEcho sends b, if it is an echo reply, to the guest, with the identifier of the guest's request: the host's
+// ping socket has sent its own identifier.
 func (f *flow) answerEcho(ctx context.Context, b []byte) {
 	g, v6 := f.gateway, f.key.server.Is6()
 	if len(b) < header.ICMPv4MinimumSize || !v6 && b[0] != uint8(header.ICMPv4EchoReply) ||

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// world makes a gateway open flows to a server on loopback that answers echo requests, with another
-// identifier as the kernel does.
+// world makes a gateway connect the sockets of all flows to one server on loopback, and send each Flow to asked. The
+// server sends datagrams back: echo requests as replies, and with another identifier, because the kernel changes it.
 func world(t testing.TB, asked chan Flow) func(*Gateway) {
 	const id = 0x4242
 	c := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
@@ -59,7 +59,7 @@ func (r *raw) ping(src, dst netip.Addr, id, seq uint16, ttl uint8, data []byte) 
 	return f
 }
 
-// answerND: RFC 4861, 4.4.
+// answerND answers a neighbor solicitation, for any address, with r's MAC (RFC 4861, 4.4).
 func (r *raw) answerND(b []byte) {
 	if len(b) < 78 || b[20] != protoICMPv6 || b[54] != ndSolicit {
 		return
@@ -128,7 +128,7 @@ func TestPingsThatTheHostProhibits(t *testing.T) {
 	testkit.Eventually(t, "no flow is left", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
-// RFC 1812, 5.3.1.
+// A packet with a TTL of 1 gets "time exceeded" from the gateway (RFC 1812, 5.3.1), and no socket is opened for it.
 func TestNoHopIsLeft(t *testing.T) {
 	asked := make(chan Flow, 10)
 	w := newRig(t, nil, world(t, asked))

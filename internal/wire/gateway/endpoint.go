@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// endpoint is netstack's link endpoint. TCP and UDP checksums of delivered frames are verified or known to be
-// good, except in fragments.
+// endpoint is netstack's link endpoint. TCP and UDP checksums of frames that it passes to netstack are verified or
+// known to be good, except in fragments.
 type endpoint struct {
 	ether.Link
 	out *outbox
 
-	// fragment: the frame that netstack processes now is a fragment.
+	// fragment is true if the frame that netstack processes now, or the last one, is a fragment.
 	fragment atomic.Bool
 }
 

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// A gateway for the guests at a switch; one of them has a name and can be reached from the host.
+// The gateway serves guests at a switch. One of them has a name, and a forward leads from the host to its TCP port 80.
 func Example() {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()

@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// filter decides by addresses which frames netstack sees. It is immutable.
+// filter decides by a frame's headers, mainly the addresses, whether netstack may see it. It is immutable.
 type filter struct {
 	prefix4, prefix6 netip.Prefix // invalid: none
-	local6           netip.Addr   // link-local
+	local6           netip.Addr   // the gateway's link-local address
 	nat              bool
 }
 
@@ -26,13 +26,14 @@ const (
 	protoICMP        = 1
 	protoICMPv6      = 58
 	ndRouterSolicit  = 133 // RFC 4861, 4.1
-	ndNeighborAdvert = 136 // 4.4
-	ndSolicit        = 135 // 4.3
+	ndNeighborAdvert = 136 // RFC 4861, 4.4
+	ndSolicit        = 135 // RFC 4861, 4.3
 )
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// admits reports whether netstack may get a frame, by its addresses. b is the checked part of the frame.
+// admits reports whether netstack may get a frame, by its headers. b is the start of the frame; admits refuses a frame
+// of which b lacks bytes that it needs.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false
@@ -86,7 +87,8 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside reports whether a packet may go beyond the link by NAT; Policy is checked later.
+// outside reports whether NAT may carry a packet, by its protocol and the kind of dst. The callers check that dst is
+// beyond the link; Policy is checked later.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
 	icmp := uint8(protoICMP)
 	if h.IPv6 {
@@ -129,17 +131,16 @@ func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
 	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
 }
 
-// Types of ICMP that guests may send, beside neighbor discovery. Netstack would believe errors, whichever
-// connection they name.
+// Types of ICMP that guests may send, beside neighbor discovery. ICMP errors are refused: netstack would believe a
+// guest's error about another guest's connection.
 const (
 	echo4 = 8
 	echo6 = 128
 )
 
 // allowedICMP reports whether a packet, b from its network header on, is not ICMP, ICMP of a type that guests
-// may send, or a later fragment. A first fragment has at least 8 bytes of data (RFC 791, 3.2; RFC 8200, 4.5). An
-// IPv6 fragment with more extension headers may be ICMP, so IPv6 fragments of other protocols than TCP, UDP and
-// ICMPv6 are refused.
+// may send, or a later fragment. Of ICMP a first fragment must be an echo request. An IPv6 fragment with more extension
+// headers may be ICMP, so IPv6 fragments of other protocols than TCP, UDP and ICMPv6 are refused.
 func allowedICMP(h *splitter.Headers, b []byte) bool {
 	off, first := int(h.L4Off-h.L3Off), true
 	switch {

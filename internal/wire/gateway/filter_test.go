@@ -73,7 +73,7 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 		},
 		"TCP": func(r *raw) bypass {
 			// From the IPv4 header's checksum on, the sum depends only on that checksum, because TCP's checksum
-			// cancels the rest. Tuning the identification gives the header checksum the needed value.
+			// cancels the rest. The identification then makes that checksum right for the changed destination.
 			f := r.syn(netip.AddrPortFrom(addr4Of(1), 1000), metadata)
 			copy(f[30:], harmless)
 			tune(f, 24, 0xa9fe, 24)

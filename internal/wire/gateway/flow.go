@@ -16,12 +16,12 @@ import (
 
 const (
 	flowIdle    = 2 * time.Minute // RFC 4787, REQ-5; RFC 5508, REQ-2
-	flowSockets = 8               // most sockets that send for a flow
+	flowSockets = 8               // most sockets that send for a flow (flow.sends, outerFlow.extra)
 	flowOpens   = 4               // most flows of NAT that open sockets at a time (turns.go)
 )
 
-// flowKey identifies a NAT flow: address-dependent filtering (RFC 4787, 5), because TFTP servers answer from
-// another port (RFC 1350, 4).
+// flowKey identifies a NAT flow. It has no server port: filtering is address-dependent (RFC 4787, 5), because TFTP
+// servers answer from another port (RFC 1350, 4).
 type flowKey struct {
 	proto  uint8
 	guest  netip.AddrPort // for an echo the port is its identifier
@@ -40,21 +40,22 @@ func (fs *flows) find(key flowKey) *flow {
 	return fs.byKey[key]
 }
 
-// flowLife is the part that flows of NAT and of forwards have in common.
+// flowLife is a part of flows of NAT and of forwards: the quota entry, the context, and the time and counts that rank
+// and sweep use.
 type flowLife struct {
 	clock func() time.Time
 	entry *entry
 	ctx   context.Context
 	end   context.CancelFunc
 
-	last            atomic.Int64  // when a datagram last passed, in nanoseconds since epoch
+	last            atomic.Int64  // when a datagram last came, either way, in nanoseconds since epoch
 	asked, answered atomic.Uint32 // datagrams from the side that began the flow, and from the other side
 }
 
 var epoch = time.Now()
 
-// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being closed. At
-// the flow's end a goroutine for which Gateway.Close waits calls closed and gives the entry back.
+// begin takes a quota entry for a flow; false: there is none for owner o, or the gateway is being closed. After true,
+// when l.ctx ends, a goroutine for which Gateway.Close waits calls closed and gives the entry back.
 func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 	if !g.begin() {
 		return false
@@ -78,7 +79,8 @@ func (l *flowLife) begin(g *Gateway, o owner, closed func()) bool {
 
 func (l *flowLife) touch() { l.last.Store(int64(l.clock().Sub(epoch))) }
 
-// rank orders the flows for eviction, lowest first.
+// rank orders an owner's flows for eviction, lowest first: those with one datagram each way, such as DNS questions,
+// before others, and those silent for longer first.
 func (l *flowLife) rank() int64 {
 	if l.asked.Load() == 1 && l.answered.Load() == 1 {
 		return l.last.Load() - math.MaxInt64/2
@@ -115,7 +117,7 @@ func (g *Gateway) sweepFlows() {
 	}
 }
 
-// flow is a datagram flow between a guest's port and a host outside.
+// flow is a datagram flow of NAT between a guest's port, or echo identifier, and a server.
 type flow struct {
 	flowLife
 	backlog
@@ -123,22 +125,23 @@ type flow struct {
 	host netip.Addr // the server's address as this machine sees it
 	back *stack.Route
 
-	// hears, of a UDP flow, receives from ports to which no socket of sends is connected. The backlog's mu
-	// guards both.
+	// hears receives from the server's ports to which no socket of sends is connected; nil for echoes, and before the
+	// first socket is open. The backlog's mu guards hears and sends.
 	hears *flowSocket
 	sends []*flowSocket
 }
 
 // outgoing is a datagram from a guest.
 type outgoing struct {
-	to   permit // port 0: an echo; not set for a forward
+	to   permit // its port is 0 for an echo; not set for a forward, in troubled and for flow.hears
 	port uint16 // the server's port as the guest sees it; for a forward, the guest's port
 	ttl  uint8
 	df   bool
 	data []byte
 }
 
-// flowOf finds a flow, or begins it; nil: it cannot begin. Only the goroutine that runs netstack calls it.
+// flowOf finds a flow, or begins it; nil: it cannot begin. No two calls may run at once: port.run's goroutine makes
+// them.
 func (g *Gateway) flowOf(key flowKey, from owner, host netip.Addr) *flow {
 	f := g.flows.find(key)
 	if f != nil {
@@ -201,7 +204,8 @@ func (f *flow) socketFor(d *outgoing) *flowSocket {
 	return nil
 }
 
-// now sends a datagram; false: the flow has no socket for it, or the socket has no room.
+// now sends a datagram; false: the flow has no socket for it, or the socket has no room. After another error it
+// counts or reports that and returns true. The caller holds mu.
 func (f *flow) now(d *outgoing) bool {
 	s := f.socketFor(d)
 	if s == nil {
@@ -269,9 +273,9 @@ func (f *flow) heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b 
 	}
 }
 
-// open opens the socket for a datagram, and with the first one of a UDP flow also flow.hears.
+// open opens the socket for a datagram and, for a UDP flow without flow.hears, also that one.
 func (f *flow) open(d *outgoing) (*flowSocket, error) {
-	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because buffer may wait until another socket ends
+	bufs := f.buffer(f.entry, &f.sends) // before opens.take, because it may wait for a socket's reader
 	if err := f.gateway.opens.take(f.ctx, f.entry.owner); err != nil {
 		bufs.free()
 		return nil, err

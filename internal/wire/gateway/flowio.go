@@ -18,7 +18,7 @@ type flowSocket struct {
 	c     *net.UDPConn
 	raw   syscall.RawConn
 	to    permit
-	port  uint16 // the server's port as the guest sees it; for a forward, the guest's port
+	port  uint16 // the server's port as the guest sees it, 0 for echoes and flow.hears; for a forward, the guest's
 	ttl   uint8
 	df    bool
 	local uint16
@@ -31,13 +31,14 @@ type flowSocket struct {
 }
 
 type flowReader interface {
-	// heard gets a datagram from a sender, and may wait until ctx ends.
+	// heard gets a datagram b that s has received, and its sender from. It may wait until ctx ends.
 	heard(ctx context.Context, s *flowSocket, from netip.AddrPort, b []byte)
-	// troubled gets an error of a datagram b to to, with control messages oob.
+	// troubled gets an error of an earlier datagram of s: its data b, its destination, and in oob the control messages
+	// with the error.
 	troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte)
 }
 
-// After an error it frees bufs.
+// newFlowSocket makes a socket by open, within limits.Dial. After an error it frees bufs.
 func newFlowSocket(ctx context.Context, bufs *buffers,
 	open func(ctx context.Context) (*net.UDPConn, error)) (*flowSocket, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Dial.Here())
@@ -109,7 +110,7 @@ func (s *flowSocket) write(b []byte) (err error) {
 	return err
 }
 
-// pendingErrors is how many times toSocket tries to send a datagram: each try may return the error of an
+// pendingErrors is how many times toSocket tries at most to send a datagram: each try may return the error of an
 // earlier one.
 const pendingErrors = 8
 
@@ -124,7 +125,8 @@ func toSocket(fd int, b []byte) (err error) {
 	return err
 }
 
-// writeWaiting sends one datagram, and waits for room; EAGAIN: there was none for limits.Patience.
+// writeWaiting sends one datagram, and waits for room; EAGAIN: there was none for limits.Patience, or the socket is
+// closed.
 func (s *flowSocket) writeWaiting(ctx context.Context, b []byte) (err error) {
 	_ = s.c.SetWriteDeadline(time.Now().Add(limits.Patience.Here()))
 	defer s.c.SetWriteDeadline(time.Time{}) //nolint:errcheck // fails only if the socket is closed
@@ -151,7 +153,8 @@ func (s *flowSocket) pathMTU(v6 bool) (mtu int) {
 func (s *flowSocket) read(ctx context.Context, g *Gateway, f flowReader) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool { return s.drain(ctx, g, f, int(fd)) != unix.EAGAIN })
-		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() { // out of memory, or the like
+		// After another error, such as ENOMEM, read pauses and tries again.
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) || !g.pause() {
 			return
 		}
 	}
@@ -181,7 +184,8 @@ func (s *flowSocket) drain(ctx context.Context, g *Gateway, f flowReader, fd int
 
 const socketErrors = 64
 
-// troubles reads errors of a socket's datagrams (IP_RECVERR, ip(7)), and reports whether there were any.
+// troubles passes errors of a socket's datagrams (IP_RECVERR, ip(7)), at most socketErrors of them, to f.troubled. It
+// reports whether there were any.
 func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)
@@ -198,7 +202,7 @@ func (s *flowSocket) troubles(f flowReader, fd int) (some bool) {
 	return some
 }
 
-// receiveFrom reads a datagram into memory of just its length, because the datagram may wait.
+// receiveFrom reads a datagram, and returns a copy without the rest of the chunk, because the datagram may wait.
 func receiveFrom(fd int) ([]byte, netip.AddrPort, error) {
 	chunk := chunks.Get().(*[chunkLen]byte)
 	defer chunks.Put(chunk)

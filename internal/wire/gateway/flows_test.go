@@ -88,7 +88,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 	}
 }
 
-// The dialler leads to servers on loopback.
+// The gateway's dial and openFlow connect to servers on loopback instead of the guest's destination.
 func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)

@@ -15,31 +15,32 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow describes a socket of a datagram flow. The UDP sockets of a flow have one source port: one sends for
+// Flow describes a socket of a datagram flow of NAT. The UDP sockets of a flow have one source port: one sends for
 // each destination port, time to live and DF (IP_MTU_DISCOVER), and one receives from other ports of the same
 // host.
 type Flow struct {
 	Proto uint8 // IP protocol: UDP; or ICMP, ICMPv6, for echoes
-	// To is the address to which the socket is connected. A UDP socket without a port receives from any port of
-	// that host.
+	// To is the address to which the socket is connected. With port 0 a UDP socket receives from any port of that
+	// host to which no other socket of the flow is connected.
 	To netip.AddrPort
 	// Local is the port of an open UDP socket to the same host, which the new socket shares; 0: any port.
 	Local uint16
 	TTL   uint8 // of sent packets; 0: the host's default
-	// DF makes the kernel refuse packets that are too long for the path (EMSGSIZE).
+	// DF forbids fragmentation: the kernel refuses packets that are longer than the path's MTU, as far as it knows that
+	// (EMSGSIZE).
 	DF bool
-	// Buffer is the size of the receive buffer in bytes, as far as net.core.rmem_max allows; 0: the host's
-	// default.
+	// Buffer is the size of the receive buffer in bytes, at most 2 MiB and as far as net.core.rmem_max allows; 0: the
+	// host's default.
 	Buffer int
 }
 
-// forwardBuffer is the receive buffer of a forward's socket, in bytes.
+// forwardBuffer is the receive buffer of the socket at a UDP forward's Listen, in bytes.
 const forwardBuffer = 4 << 20
 
 // Answer describes a socket for a guest that answers from another port than the forward's destination.
 type Answer struct {
-	Listen netip.AddrPort // on the host
-	Sender netip.AddrPort // to which the socket is connected
+	Listen netip.AddrPort // the forward's, on the host
+	Sender netip.AddrPort // outside sender, to which the socket is connected
 	Buffer int            // as in Flow
 }
 
@@ -67,7 +68,7 @@ func (f *Flow) check() error {
 	return fmt.Errorf("flow of protocol %d to %v, local port %d: %w", f.Proto, f.To, f.Local, unix.EINVAL)
 }
 
-// options sets the socket's options.
+// options sets the options of the socket fd as f wants them.
 func (f *Flow) options(fd int) error {
 	type option struct{ level, name, value int }
 	discover := map[bool]int{true: unix.IP_PMTUDISC_DO, false: unix.IP_PMTUDISC_DONT}[f.DF]
@@ -115,7 +116,7 @@ func (f *Flow) open(ctx context.Context) (*net.UDPConn, error) {
 		return nil, err
 	}
 	u := c.(*net.UDPConn)
-	if f.Local == 0 { // not before: a port that can be shared might be given to two flows
+	if f.Local == 0 { // not before the kernel chooses the port: it might give one that can be shared to two flows
 		if err := reuse(u); err != nil {
 			return nil, errors.Join(err, u.Close())
 		}

@@ -29,7 +29,8 @@ func (g *Gateway) startForwards() error {
 // Forwards returns the forwards, with the ports that they listen on.
 func (g *Gateway) Forwards() []Forward { return slices.Clone(g.o.Forwards) }
 
-// Close would not wait for context.AfterFunc.
+// closes starts a goroutine that closes c when the gateway is closed. Gateway.Close waits for it; it would not wait for
+// a function of context.AfterFunc.
 func (g *Gateway) closes(c io.Closer) {
 	g.serve(func() {
 		<-g.ctx.Done()
@@ -37,7 +38,7 @@ func (g *Gateway) closes(c io.Closer) {
 	})
 }
 
-// listenTCP also sets the port in f.Listen.
+// listenTCP starts a forward of TCP, and sets the port in f.Listen.
 func (g *Gateway) listenTCP(f *Forward) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.Listen))
 	if err != nil {
@@ -49,7 +50,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	g.serve(func() {
 		for {
 			c, err := l.AcceptTCP()
-			if err != nil { // out of descriptors, or the like
+			if err != nil { // l is closed, or descriptors are used up, or the like
 				if errors.Is(err, net.ErrClosed) || !g.pause() {
 					return
 				}

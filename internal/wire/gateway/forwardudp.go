@@ -23,7 +23,7 @@ type udpForward struct {
 	flows map[netip.AddrPort]*outerFlow
 }
 
-// forwardKey identifies a flow by the gateway's port from which the guest gets its datagrams.
+// forwardKey identifies a forward's flow by the guest and the gateway's port from which the guest gets its datagrams.
 type forwardKey struct {
 	guest netip.Addr
 	port  uint16
@@ -35,8 +35,8 @@ const (
 	numPorts  = 1<<16 - firstPort
 )
 
-// outerFlow is a datagram flow between an outside sender and a guest. Answers from another port than the
-// forward's destination leave through at most flowSockets sockets, one for each port.
+// outerFlow is a datagram flow between an outside sender and a guest. Answers from another port of the guest than the
+// forward's destination leave through at most flowSockets sockets at a time, one for each port.
 type outerFlow struct {
 	flowLife
 	backlog
@@ -48,7 +48,7 @@ type outerFlow struct {
 	extra []*flowSocket // for answers from other ports of the guest; under the backlog's mu
 }
 
-// listenUDP also sets the port in f.Listen.
+// listenUDP starts a forward of UDP, and sets the port in f.Listen.
 func (g *Gateway) listenUDP(f *Forward) error {
 	c, err := g.listenHost(f.Listen)
 	if err != nil {
@@ -146,7 +146,8 @@ func (f *outerFlow) close() {
 	f.back.Release()
 }
 
-// answerForward sends a guest's datagram to the sender whose flow has the destination port; false: there is none.
+// answerForward sends a guest's datagram to an address of the gateway on to the outside sender, by the forward's flow
+// that has this guest and the destination port; false: there is no such flow.
 func (g *Gateway) answerForward(guest, to netip.AddrPort, pkt *stack.PacketBuffer) bool {
 	if len(g.o.Forwards) == 0 || !g.isOwn(to.Addr()) {
 		return false

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// An IPv6 packet that the guest itself fragmented may be fragmented again, another one not.
+// An IPv6 packet that the guest itself fragmented may be fragmented again by the host (no DF), another one not.
 func TestWhatAGuestHasCut(t *testing.T) {
 	src, dst := netip.AddrPortFrom(addr6Of(1), 1000), netip.MustParseAddrPort("[2001:db8::7]:2000")
 	for _, c := range []struct {

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unstarted makes a gateway whose handlers can be called.
+// unstarted makes a gateway that is not started, for calls of answerDHCP and dnsServer.answer.
 func unstarted(t testing.TB) *Gateway {
 	g := testkit.Must(newGateway(newSwitch(t), options()))(t)
 	g.port = &port{filter: filter{prefix4: prefix4, prefix6: prefix6}}
@@ -126,8 +126,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// No allowed address is an IPv4 address that is link-local, multicast or (but for port 22) loopback. None embeds a
-// link-local IPv4 address or 100.100.100.200 in a form that embedded lists.
+// The test's policy allows no IPv4 address, also mapped into IPv6, that is link-local, multicast or (but for port 22)
+// loopback. It allows no address that embeds a link-local IPv4 address or 100.100.100.200 in a form of embedded.
 func FuzzPolicy(f *testing.F) {
 	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
 		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",

@@ -25,7 +25,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// abortAgain is the interval at which Close and handshake abort endpoints again: a handshake may have made a new one.
+// abortAgain is the interval at which Close and handshake abort endpoints again: a handshake may have made another.
 const abortAgain = 5 * time.Millisecond
 
 // Gateway is a running gateway.
@@ -41,10 +41,10 @@ type Gateway struct {
 	leases *leases
 	names  *names
 	dns    *dnsServer
-	tcp    *quota // for connections
-	udp    *quota // for datagram flows
+	tcp    *quota // for TCP connections of NAT and forwards
+	udp    *quota // for datagram flows of NAT and forwards
 
-	pending *quota // for connections that are not established yet
+	pending *quota // for guests' connections that are not established yet
 
 	unfinished unfinished
 	buffers    *budget
@@ -75,7 +75,7 @@ type Gateway struct {
 
 	mu     sync.Mutex
 	closed bool
-	rates  map[uint32]*rates // by wire.Link.Serial
+	rates  map[uint32]*rates // by owner.link
 }
 
 // New makes a gateway, attaches it to a switch, and starts it.
@@ -129,7 +129,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// After an error it has undone everything.
+// start configures netstack, attaches the gateway, and starts its goroutines. After an error it undoes that.
 func (g *Gateway) start() error {
 	var err error
 	if g.out, err = newOutbox(&g.count, g.log); err != nil {
@@ -240,13 +240,14 @@ func (g *Gateway) configure(ep *endpoint) error {
 	return nil
 }
 
-// Addr4 returns the gateway's IPv4 address in its network.
+// Addr4 returns the gateway's IPv4 address with the length of its network's prefix; invalid if it has none.
 func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
 
 // Link returns the gateway's link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin registers a user of netstack, which must call end; false: the gateway is being closed.
+// begin makes Close wait until the caller calls end; false: the gateway is being closed, and the caller must not call
+// end.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,7 +259,7 @@ func (g *Gateway) begin() bool {
 
 func (g *Gateway) end() { g.work.Done() }
 
-// serve runs f on a goroutine for which Close waits; false: the gateway is being closed.
+// serve runs f on a goroutine for which Close waits; false: the gateway is being closed, and f does not run.
 func (g *Gateway) serve(f func()) bool {
 	if !g.begin() {
 		return false
@@ -270,7 +271,7 @@ func (g *Gateway) serve(f func()) bool {
 	return true
 }
 
-// pause waits a moment, after an error that may come again; false: the gateway is being closed.
+// pause waits 50 ms, after an error that may come again; false: the gateway is being closed.
 func (g *Gateway) pause() bool {
 	select {
 	case <-time.After(50 * time.Millisecond):
@@ -280,8 +281,8 @@ func (g *Gateway) pause() bool {
 	}
 }
 
-// Close resets the connections, detaches the gateway from its switch, and waits for the gateway's goroutines;
-// a second call returns at once.
+// Close resets the TCP connections, ends flows and forwards, detaches the gateway from its switch, and waits for the
+// gateway's goroutines. A second call returns at once, maybe before the first has ended.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed

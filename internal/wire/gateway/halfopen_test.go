@@ -20,7 +20,7 @@ func TestHalfOpenConnectionsEnd(t *testing.T) {
 		for _, c := range []struct {
 			name     string
 			limit    limits.Limit
-			halfOpen int // how many the test waits for before end
+			halfOpen int // how many SYN-ACKs the test waits for before it calls end
 			end      func(w *rig, r *raw)
 			left     int
 		}{

@@ -20,7 +20,7 @@ import (
 type trouble struct {
 	typ, code uint8
 	mtu       uint32     // 0: the error is not about the MTU
-	from      netip.Addr // not valid: the gateway
+	from      netip.Addr // the host or router that reported the error; not valid: the gateway
 }
 
 // An error quotes as much of a datagram as fits into the shortest packet that each host accepts (RFC 1812,
@@ -30,7 +30,7 @@ const (
 	quoted6 = header.IPv6MinimumMTU - header.IPv6MinimumSize - icmpHeaderLen
 )
 
-// icmpHeaderLen is the length of the header of errors and echoes.
+// icmpHeaderLen is the length in bytes of the header of ICMP errors and echoes, for IPv4 and IPv6.
 const icmpHeaderLen = header.ICMPv4MinimumSize
 
 // troubled implements flowReader.
@@ -44,7 +44,7 @@ func (f *flow) troubled(s *flowSocket, oob []byte, to netip.AddrPort, b []byte) 
 	}
 }
 
-// troubleOf reads a socket's extended error; false: guests do not get it.
+// troubleOf reads the extended error in a socket's control messages; false: there is none, or guests do not get it.
 func (f *flow) troubleOf(oob []byte) (t trouble, ok bool) {
 	list, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -114,15 +114,17 @@ func (f *flow) troubleFor(err error, mtu uint32) (t trouble, ok bool) {
 	return t, false
 }
 
-// mtu is the path's MTU, if the datagram is too long for it.
+// failed tells the guest about an error of datagram d, if ICMP has a message for it (troubleFor). mtu is the path's
+// MTU if the datagram is too long for it, else 0.
 func (f *flow) failed(err error, mtu int, d *outgoing) {
 	if t, ok := f.troubleFor(err, uint32(mtu)); ok {
 		f.tell(t, d)
 	}
 }
 
-// tell sends an ICMP error about datagram d to the guest, if allowsError allows. The source is the router or
-// host that found the error, as the guest sees it, or else the gateway.
+// tell sends an ICMP error about datagram d to the guest, if allowsError allows. The source is the server, by the
+// address that the guest knows, or the router or host that found the error; the gateway, if t.from is not valid, not
+// global, in the gateway's networks or an address of this machine.
 func (f *flow) tell(t trouble, d *outgoing) {
 	from := t.from.Unmap()
 	switch {
@@ -153,8 +155,8 @@ func (g *Gateway) ownAddr(family netip.Addr) netip.Addr {
 
 func (g *Gateway) ours(a netip.Addr) bool { return g.o.Prefix4.Contains(a) || g.o.Prefix6.Contains(a) }
 
-// sendError sends an ICMP error to a guest, about its packet to a server; body is the packet behind the IP
-// header.
+// sendError sends an ICMP error to a guest, about its packet to a server, if allowsError allows and from is of
+// the packet's IP version. body is the packet behind the IP header.
 func (g *Gateway) sendError(to owner, t trouble, from netip.Addr, about flowKey, body []byte) {
 	if !from.IsValid() || from.Is4() != about.guest.Addr().Is4() || !g.allowsError(to) {
 		return

@@ -16,7 +16,7 @@ func checked(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}}
 }
 
-// anyMAC returns link options of a guest that has a bridge.
+// anyMAC returns link options of a guest that may use any free MAC, as one with a bridge does.
 func anyMAC(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
 }
@@ -55,7 +55,7 @@ func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte
 	return r.udp4(to, src, dst, m.ToBytes())
 }
 
-// lease gets an address by DHCP; want, if it is valid, is the one to request.
+// lease gets an address by DHCP; its discover message asks for want, if that is valid.
 func (r *raw) lease(want netip.Addr) netip.Addr {
 	r.t.Helper()
 	kind := dhcpv4.WithMessageType
@@ -131,7 +131,8 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
 }
 
-// In fragments, where the gateway's port sees no message, the source address decides.
+// Of a DHCP message in fragments the gateway's port does not see the client's MAC; then the source address decides
+// (mayAsk).
 func TestFragmentsAskForNobodyElse(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
@@ -155,7 +156,7 @@ func TestFragmentsAskForNobodyElse(t *testing.T) {
 	fragments(release)
 	testkit.Eventually(t, "it is refused", func() bool { return w.g.Stats().BadDHCP == before+1 })
 	testkit.Equal(t, "b's lease", w.sw.Holds(b.mac, x), true)
-	// The control: its own release is accepted in this form.
+	// The control: a's release of its own lease is accepted in fragments.
 	fragments(a.ask(a.mac, addr, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(addr.AsSlice()),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))))
 	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })

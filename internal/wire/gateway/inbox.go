@@ -13,14 +13,14 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of the frames that wait for netstack. A port may have an equal part of inboxFrames and inboxBytes,
-// or laneFrames and laneBytes if these are more.
+// Bounds of the frames that wait for netstack. A port may have an equal part of inboxFrames and inboxBytes
+// among the ports with frames there, or laneFrames and laneBytes if these are more.
 const (
 	inboxFrames = 512
 	inboxBytes  = 4 << 20
 	laneFrames  = 32
 	laneBytes   = 128 << 10 // about twice the longest frame
-	turnBytes   = 64 << 10  // credit of a port in each turn
+	turnBytes   = 64 << 10  // bytes of credit that a port gets in each turn
 	frameCost   = 2 << 10   // least bytes that a frame counts in a turn
 )
 
@@ -31,7 +31,7 @@ type arrived struct {
 	from      uint32
 	proto     uint16
 	group     bool // its destination MAC was a group address
-	fragment  bool // its packet's checksum was not verified
+	fragment  bool // an IP fragment: no checksum of TCP or UDP was verified
 	solicited bool
 	beyond    bool // netstack does not get it: filter.pingBeyond
 }
@@ -50,7 +50,7 @@ func (a *arrived) release() {
 //
 // A goroutine may take the inbox's lock while it holds a lane's, and no lock while it holds the inbox's.
 type inbox struct {
-	filled chan struct{} // capacity 1
+	filled chan struct{} // capacity 1: there are new frames in turn, or the inbox is closed
 	closed atomic.Bool
 	active atomic.Int32 // lanes with frames or reserved space
 
@@ -59,7 +59,7 @@ type inbox struct {
 	turn  []*lane          // with frames, the next one first
 }
 
-// lane has the frames of one port, whose senders wait on the RxBase.
+// lane has the frames of one port. When it is full, the port's senders wait on the RxBase.
 type lane struct {
 	nic.RxBase // its lock guards the fields below
 	in         *inbox
@@ -69,14 +69,15 @@ type lane struct {
 	credit     int  // bytes that netstack may still take in the lane's turn
 	inTurn     bool // in inbox.turn, or the reader has it
 
-	idle bool // used is 0; under the inbox's lock
+	idle bool // used is 0; written under both locks
 }
 
 func newInbox() *inbox {
 	return &inbox{filled: make(chan struct{}, 1), lanes: map[uint32]*lane{}}
 }
 
-// If there are as many lanes as a switch can have ports, it first deletes idle ones.
+// lane returns a port's lane, and makes it if there is none. If there are then as many lanes as a switch can have
+// ports, it first deletes idle ones.
 func (q *inbox) lane(from uint32) *lane {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,7 +98,8 @@ func (q *inbox) limit() (frames, bytes int) {
 	return max(laneFrames, inboxFrames/n), max(laneBytes, inboxBytes/n)
 }
 
-// full: the lane has no space now.
+// reserve reserves space for a frame of n bytes, unless it returns true: full, the lane has no space now; closed, the
+// inbox takes no more.
 func (l *lane) reserve(n int) (full, closed bool) {
 	l.Lock()
 	defer l.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// For a guest these addresses of lo are remote.
+// worldOnLo adds these addresses to lo; for a guest they are outside the gateway's networks.
 var (
 	world4 = netip.MustParseAddr("192.0.2.7")
 	world6 = netip.MustParseAddr("2001:db8::7")

@@ -17,9 +17,9 @@ const (
 )
 
 type leases struct {
-	hosts map[wire.MAC]*Host // with an IPv4 address
+	hosts map[wire.MAC]*Host // Hosts with a MAC and an IPv4 address
 	none  map[wire.MAC]bool  // MACs of Hosts without Addr4
-	sw    *wire.Switch       // nil: no checks
+	sw    *wire.Switch       // nil: no checks of its address bindings
 
 	mu   sync.Mutex
 	pool []lease // sorted by address
@@ -31,7 +31,7 @@ type lease struct {
 	until time.Time
 }
 
-// newLeases makes a pool of at most poolSize addresses that no host has.
+// newLeases makes a pool of at most poolSize addresses of Prefix4 that neither the gateway nor a Host has.
 func newLeases(o *Options) *leases {
 	l := &leases{hosts: map[wire.MAC]*Host{}, none: map[wire.MAC]bool{}}
 	p := o.Prefix4
@@ -61,9 +61,9 @@ func newLeases(o *Options) *leases {
 	return l
 }
 
-// offer returns an address for a client: the Host's, or the address of its earlier lease; otherwise the one
-// that it wants, if that is free; otherwise any free one. An address without a lease is kept for the client
-// for offerTime.
+// offer returns an address for a client: for the MAC of a Host its Addr4; otherwise one of the pool that the switch
+// lets the client have: that of its last lease or offer, also an expired one; or want, if that is free; or the one that
+// has been free for longest; false: there is none. It keeps an address that is not leased for the client for offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true
@@ -114,7 +114,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	}
 }
 
-// decline withholds an address for badTime: its client found it in use.
+// decline withholds an address for badTime, if mac has its lease or offer: the client has found it in use.
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +166,8 @@ func (l *leases) find(match func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds the address that has been free for longest. The caller holds mu.
+// oldest finds, of the addresses that the switch lets mac have, the one that has been free for longest; nil: none is
+// free. The caller holds mu.
 func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
 		if x := &l.pool[i]; x.free(now) && (found == nil || x.until.Before(found.until)) && l.may(mac, x) {

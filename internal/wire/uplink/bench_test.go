@@ -24,7 +24,7 @@ func (s *sink) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	s.bytes <- n
 }
 
-// The sender has a window of 4 super-packets, as TCP may have.
+// As with a TCP window, at most 4 GSO packets are on their way.
 func BenchmarkUplink(b *testing.B) {
 	path := b.TempDir() + "/up"
 	x, y := tunnel(42)

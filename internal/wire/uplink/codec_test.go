@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The first header has the bytes that Linux's vxlan device sends for VNI 42.
+// putVXLAN writes the bytes that Linux's vxlan device sends for VNI 42, and cutVXLAN checks the flag I and the VNI.
 func TestVXLANHeader(t *testing.T) {
 	b := bytes.Repeat([]byte{0xff}, vxlanLen+3)
 	putVXLAN(b, 42)
@@ -160,7 +160,7 @@ func TestVnetHeader(t *testing.T) {
 	}
 }
 
-// Whether a tap's GSO packet is too long depends on its longest segment.
+// Whether a tap's GSO packet is too long for the uplink depends on its longest segment.
 func TestGSOPacketIsJudgedByItsLongestSegment(t *testing.T) {
 	q := &inbox{longest: 1514, skip: vnetLen, worker: wire.NewWorker(), free: newFrames(vnetLen + maxSuper)}
 	s := &inSlot{f: <-q.free}

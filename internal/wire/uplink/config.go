@@ -11,23 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config describes where an uplink leads: one of VXLAN, Tap and Stream.
+// Config describes where an uplink leads: exactly one of VXLAN, Tap and Stream is set.
 type Config struct {
 	Name   string
 	VXLAN  *VXLAN
-	Tap    string // of the device
+	Tap    string // name of the device
 	Stream *Stream
 }
 
 // VXLAN is a tunnel to one peer.
 type VXLAN struct {
 	Local  netip.AddrPort // at which the uplink receives datagrams
-	Remote netip.AddrPort // the peer, whose own datagrams come from this address and any port
+	Remote netip.AddrPort // where the peer receives; its datagrams come from this address and any port
 	VNI    uint32
 }
 
-// Stream is a socket: a file name with a slash in it, or HOST:PORT. One side listens, the other
-// connects.
+// Stream is a socket, a file name with a slash in it or HOST:PORT, at which this side listens, or to which it connects.
 type Stream struct {
 	Listen  string `yaml:"listen,omitempty"`
 	Connect string `yaml:"connect,omitempty"`
@@ -41,7 +40,7 @@ type Error struct{ Key, Text string }
 
 func (e *Error) Error() string { return e.Text }
 
-// Check returns the Config's first error, an *Error, or nil.
+// Check returns the first error that it finds in the Config, an *Error, or nil. It does not check Name.
 func (c *Config) Check() error {
 	kinds := 0
 	for _, given := range []bool{c.VXLAN != nil, c.Tap != "", c.Stream != nil} {
@@ -120,7 +119,7 @@ func network(addr string) string {
 
 const forms = "vxlan=LOCAL,REMOTE,VNI, tap=NAME, stream=listen:ADDRESS or stream=connect:ADDRESS"
 
-// Parse parses the value of the flag --uplink (forms). The Config has no Name.
+// Parse parses and checks the value of the flag --uplink (forms). The Config has no Name.
 func Parse(s string) (c Config, err error) {
 	kind, rest, _ := strings.Cut(s, "=")
 	switch kind {
@@ -156,7 +155,7 @@ func Parse(s string) (c Config, err error) {
 	return c, c.Check()
 }
 
-// String formats the Config as Parse accepts it.
+// String formats a valid Config in the syntax of Parse, without the Name.
 func (c *Config) String() string {
 	switch {
 	case c.VXLAN != nil:

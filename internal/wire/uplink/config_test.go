@@ -8,7 +8,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for s, want := range map[string]string{ // "": Parse accepts s, and String returns it
+	for s, want := range map[string]string{ // want is a part of the error; "": Parse accepts s, and String returns it
 		"vxlan=192.0.2.1:4789,192.0.2.2:4789,42":        "",
 		"vxlan=[2001:db8::1]:4789,[2001:db8::2]:4789,0": "",
 		"vxlan=0.0.0.0:4789,192.0.2.2:4789,16777215":    "",

@@ -8,16 +8,17 @@ import (
 const (
 	maxFrames  = 512
 	minFrames  = 64
-	frameBytes = 8 << 20 // most bytes of all buffers together, if these are more than minFrames
+	frameBytes = 8 << 20 // most bytes of the buffers together, if these are more than minFrames
 )
 
-// frame is a buffer with a frame in it, an outgoing one behind room for the carrier's header.
+// frame is a buffer for a frame: an outgoing one behind room for the carrier's header, one from a tap behind its
+// virtio_net_hdr.
 type frame struct {
 	b    []byte
-	n    int    // bytes, the room included
-	flow uint32 // of an outgoing frame: the same for all frames of a flow
+	n    int    // bytes in use, header included
+	flow uint32 // of an outgoing frame: a hash of its ports (flowOf)
 	mem  *dma.Region
-	lane *lane // of the sending port
+	lane *lane // of the sending port; nil: the frame is incoming, or the buffer is free
 }
 
 // newFrames makes buffers of n bytes each, and returns the queue of free ones.

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	inBatch  = 64                             // most frames that the Sender has at once
-	maxSuper = 65535 + splitter.EthLen + tags // of a tap
+	inBatch  = 64                             // most frames that the Sender has in flight
+	maxSuper = 65535 + splitter.EthLen + tags // longest frame from a tap
 )
 
-// inbox holds incoming frames for the wire.
+// inbox holds incoming frames for the switch.
 type inbox struct {
 	u       *Uplink
 	longest int // longest frame, or segment of a GSO packet, with its tags
@@ -26,11 +26,11 @@ type inbox struct {
 	filled  chan *frame
 	sender  *nic.Sender
 
-	// Used by the Sender's worker.
+	// The Sender's worker uses the fields below.
 	worker *wire.Worker
 	slots  [inBatch]inSlot
 	segs   [1]dma.Segment
-	loops  [loopFrames]time.Time // ring with the times of the last looped frames
+	loops  [loopFrames]time.Time // ring with the times of the last frames with ErrLoop
 	nLoops int
 	now    func() time.Time
 }
@@ -61,8 +61,8 @@ func newInbox(u *Uplink) (*inbox, error) {
 	return q, nil
 }
 
-// add copies an incoming frame to a buffer; it drops a frame that is too short or too long. It may wait for a
-// free buffer.
+// add copies an incoming frame to a buffer, for the Sender; it drops a frame that is too short or too long. It waits
+// for a free buffer until the uplink ends.
 func (q *inbox) add(b []byte) {
 	why := none
 	switch {
@@ -84,10 +84,11 @@ func (q *inbox) add(b []byte) {
 	}
 }
 
-// ErrLoop is the error of an incoming frame whose source is the MAC of a NIC of this switch.
+// ErrLoop is the error of an incoming frame whose source is the own MAC of a NIC of this switch. loopFrames such
+// frames within loopTime end the uplink.
 var ErrLoop = errors.New("received frames from a MAC of this switch")
 
-// An uplink ends after loopFrames looped frames in loopTime.
+// An uplink ends after loopFrames frames with ErrLoop within loopTime.
 const (
 	loopFrames = 8
 	loopTime   = 10 * time.Second
@@ -159,7 +160,8 @@ func (q *inbox) describe(s *inSlot, p *wire.Packet) reason {
 	return none
 }
 
-// vouch verifies the checksum of a TCP or UDP frame if the carrier has not.
+// vouch verifies the checksum of a TCP or UDP frame whose Meta.Csum is CsumNone. If it is right, vouch makes it
+// CsumGood.
 func vouch(p *wire.Packet, b []byte) {
 	h := &p.Meta.Headers
 	if p.Meta.Csum != splitter.CsumNone || h.Class != splitter.TCP && h.Class != splitter.UDP {
@@ -171,7 +173,7 @@ func vouch(p *wire.Packet, b []byte) {
 	}
 }
 
-// checkSource returns an error if a frame may not come in, because of its source MAC.
+// checkSource returns an error if a frame may not come in because another port owns its source MAC.
 func (q *inbox) checkSource(p *wire.Packet) error {
 	if q.u.sw.Find(p.Src) == q.u.link {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// outBatch is the most frames that are passed to the carrier at once.
+// outBatch is the most frames in one call of carrier.write.
 const outBatch = 64
 
 // outbox holds outgoing frames.
@@ -22,14 +22,14 @@ type outbox struct {
 	free    chan *frame
 	filled  chan *frame
 	waits   atomic.Bool
-	active  atomic.Int32 // lanes with frames
+	active  atomic.Int32 // lanes that use buffers
 	short   atomic.Bool
 
 	mu    sync.Mutex
 	lanes map[uint32]*lane // by wire.Packet.From
 }
 
-// lane is the share of a port, whose senders wait on the RxBase.
+// lane counts the buffers that a sending port uses. That port's senders wait for buffers on the RxBase.
 type lane struct {
 	nic.RxBase
 	o    *outbox
@@ -43,8 +43,8 @@ func newOutbox(u *Uplink) *outbox {
 	return o
 }
 
-// lane returns a port's lane. Before it makes one, it deletes unused lanes if there are as many as a switch can
-// have ports.
+// lane returns a port's lane. Before it makes one, it deletes the lanes without buffers and waiting senders if there
+// are as many lanes as a switch can have ports.
 func (o *outbox) lane(from uint32) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +86,8 @@ func (l *lane) count(n int32) int32 {
 	return used
 }
 
-// put copies a packet to buffer f, and queues f. If it cannot read the packet, it releases f.
+// put copies a packet to buffer f, queues f, and returns Taken. If it cannot read the packet, it releases f, and
+// returns a drop.
 func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	n := o.room + copy(f.b[o.room:], pkt.Header)
 	k, err := w.Copier.Read(f.b[n:], pkt.Payload)
@@ -96,11 +97,11 @@ func (o *outbox) put(w *wire.Worker, pkt *wire.Packet, f *frame) wire.Verdict {
 	}
 	f.flow = flowOf(&pkt.Meta.Headers)
 	l := f.lane
-	o.filled <- f // it has room for all buffers
+	o.filled <- f // filled has room for all buffers
 	return wire.Verdict{Kind: wire.Taken, Queue: l}
 }
 
-// flowOf returns a hash of the ports of a TCP or UDP frame, or 0.
+// flowOf returns a hash of the ports of a TCP or UDP frame, or 0 for another frame.
 func flowOf(h *splitter.Headers) uint32 {
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0
@@ -138,7 +139,7 @@ func (l *lane) relieve() {
 	}
 }
 
-// AwaitBuffers implements nic.RxModel. When it returns false, senders go on, and Deliver may drop their
+// AwaitBuffers implements nic.RxModel. When it returns false, the port's senders try again, and Deliver may drop their
 // frames.
 func (l *lane) AwaitBuffers() bool {
 	select {
@@ -164,8 +165,8 @@ func (l *lane) Buffers() int { return len(l.o.free) }
 // Stopped implements nic.RxModel. This queue cannot fail.
 func (l *lane) Stopped(error) {}
 
-// wait is what the carrier calls before it waits for its socket: until its write returns, Deliver drops
-// frames that find no buffer.
+// wait is the function that the carrier's write calls before it waits for the socket: from then on, until write
+// returns, Deliver drops frames that find no buffer.
 func (o *outbox) wait() {
 	o.waits.Store(true)
 	o.each((*lane).relieve)

@@ -11,7 +11,7 @@ import (
 func TestPartsOfTheOutbox(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
-	o := newOutbox(newSide(t, 1, x, 1500).up) // no goroutine sends what is in this outbox
+	o := newOutbox(newSide(t, 1, x, 1500).up) // no goroutine sends the frames in this outbox
 	all := cap(o.free)
 	fill := func(l *lane) (fs []*frame) {
 		for f := l.take(); f != nil; f = l.take() {

@@ -23,7 +23,7 @@ func (p *port) Limits() wire.Limits {
 // Deliver implements wire.Port.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	o := p.out
-	l := o.lane(batch[0].From) // a batch comes from one port
+	l := o.lane(batch[0].From) // a batch comes from one sending port
 	for i, pkt := range batch {
 		select {
 		case <-p.ended:

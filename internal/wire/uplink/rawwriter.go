@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawWriter writes several pieces with one system call. It calls wait before it waits for the descriptor.
-// Only one goroutine may use it.
+// rawWriter writes several pieces with one system call. It calls the function wait before it waits for the descriptor.
+// Only one goroutine may use it at a time.
 type rawWriter struct {
 	conn   syscall.RawConn
 	wait   func()
@@ -42,12 +42,12 @@ func newRawWriter(c syscall.Conn) (*rawWriter, error) {
 	return w, nil
 }
 
-// write repeats the system call until it succeeds or fails with an error other than EAGAIN and EINTR. It
-// returns how many bytes of pieces it wrote, perhaps not all.
+// write repeats the system call until it succeeds, or fails with an error other than EAGAIN and EINTR, or the
+// descriptor is closed. Without an error it returns how many bytes of pieces it wrote, perhaps not all.
 func (w *rawWriter) write(pieces [][]byte, wait func()) (n int, err error) {
 	w.pieces, w.wait, w.n, w.err = pieces, wait, 0, nil
 	if err := w.conn.Write(w.try); err != nil {
-		return 0, err // it is closed
+		return 0, err // the descriptor is closed
 	}
 	return w.n, w.err
 }

@@ -12,21 +12,21 @@ type reason int
 
 const (
 	none      reason = iota
-	stranger         // from another address than the peer's
+	stranger         // from another IP address than the VXLAN peer's
 	badHeader        // a VXLAN header too short or without I flag; a virtio_net_hdr with invalid GSO (readVnet)
 	otherVNI
-	tooLong    // longer than Options.MTU with link header and two tags
+	tooLong    // the frame, or a segment of a tap's GSO packet, is longer than Options.MTU, link header and two tags
 	badFrame   // too short for a link header
-	ourSource  // its source MAC belongs to a port of this switch, but is no NIC's own MAC
-	loop       // its source MAC is a NIC's own one
-	socketFull // the socket took nothing, and no buffer was free for the sending port
+	ourSource  // another port of this switch owns its source MAC, but the MAC is no NIC's own (checkSource)
+	loop       // its source MAC is the own one of a NIC of this switch
+	socketFull // outgoing: the socket took nothing, and no buffer was free for the sending port
 	notSent
 	noPeer
 	storm // to a group address, beyond Options.Storm
 	numReasons
 )
 
-// Loop is the reason, in Stats, of frames from a MAC of this switch's NICs.
+// Loop is the name, in Stats, of the reason that an incoming frame's source is the own MAC of a NIC of this switch.
 const Loop = "loop"
 
 var reasonNames = [numReasons]string{"none", "stranger", "bad-header", "other-vni", "too-long", "bad-frame",
@@ -54,7 +54,7 @@ func (c *counters) refuse(why reason, attrs ...any) {
 	}
 }
 
-// drop counts and logs a dropped frame, but not at the link.
+// drop counts and logs a dropped frame, but does not count it at the link.
 func (c *counters) drop(why reason, attrs ...any) {
 	c.drops[why].Add(1)
 	level := slog.LevelWarn
@@ -64,7 +64,8 @@ func (c *counters) drop(why reason, attrs ...any) {
 	c.limits[why].Log(c.log, level, "frame dropped", append(attrs, "why", reasonNames[why])...)
 }
 
-// Stats returns how many frames the uplink dropped, by reason.
+// Stats returns how many frames the uplink dropped, by the name of the reason, without reasons that have none. Outgoing
+// frames that are too long or unreadable, or come after the uplink's end, count only at the link.
 func (u *Uplink) Stats() map[string]uint64 {
 	m := make(map[string]uint64)
 	for r := none + 1; r < numReasons; r++ {

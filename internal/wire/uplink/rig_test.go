@@ -64,7 +64,7 @@ type side struct {
 	log *lines
 }
 
-// newSide makes a side whose machine has the last byte n in its addresses.
+// newSide makes a side whose machine has a MAC that ends in n.
 func newSide(t testing.TB, n byte, c Config, mtu int) *side {
 	t.Helper()
 	return newSideOf(t, n, c, Options{MTU: mtu})
@@ -131,7 +131,7 @@ func packet(t testing.TB, b []byte) *wire.Packet {
 	return p
 }
 
-// send sends a packet, and retries while the port is busy.
+// send sends a packet, again while its Verdict is Busy, and returns the last Verdict.
 func (m *machine) send(p *wire.Packet) wire.Verdict { return wiretest.Send(m.link, m.w, p) }
 
 func (m *machine) mustSend(b []byte) {
@@ -168,7 +168,7 @@ func plain(from, to wire.MAC, body string) []byte {
 
 var broadcast = wire.MAC{255, 255, 255, 255, 255, 255}
 
-// tcp makes a TCP segment over IPv4 with n bytes of payload and a partial checksum.
+// tcp makes a frame with a TCP segment over IPv4, with n bytes of payload and a partial checksum.
 func tcp(from, to wire.MAC, n int) []byte {
 	b := append(append(bytes.Clone(to[:]), from[:]...), 8, 0)
 	ip := make([]byte, 20)
@@ -190,7 +190,7 @@ func tcp(from, to wire.MAC, n int) []byte {
 	return b
 }
 
-// partial marks a packet's checksum as partial; if mss is not 0, it makes a GSO packet.
+// partial marks a packet's checksum as partial; if mss is not 0, it makes the packet a GSO packet.
 func partial(p *wire.Packet, mss uint16) *wire.Packet {
 	m := &p.Meta
 	m.Csum = splitter.CsumPartial
@@ -208,7 +208,8 @@ func tunnel(vni uint32) (x, y Config) {
 	return Config{VXLAN: &VXLAN{a, b, vni}}, Config{VXLAN: &VXLAN{b, a, vni}}
 }
 
-// loopback returns two addresses of this machine, with a port, that no other test uses.
+// loopback returns two addresses of this machine with one port. Other processes' tests use other addresses, and each
+// call another port (up to 10,000 calls).
 func loopback() (a, b netip.AddrPort) {
 	port := uint16(20000 + lastPort.Add(1)%10000)
 	x, y := testkit.Loopback()

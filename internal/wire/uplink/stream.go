@@ -21,11 +21,11 @@ type stream struct {
 	o       *Stream
 	longest int
 	count   *counters
-	l       net.Listener // nil: this side has connected to the peer
-	remove  func() error // nil: there is no file of a Unix listener
+	l       net.Listener // nil: this side connects to the peer
+	remove  func() error // removes the file of a Unix listener; nil: there is none
 
 	mu     sync.Mutex
-	peer   *peer // under mu, as closed
+	peer   *peer // under mu, as closed; nil: none
 	closed bool
 
 	pieces [outBatch][]byte
@@ -58,7 +58,7 @@ func openStream(o *Stream, longest int, count *counters,
 	return s, nil
 }
 
-// It first removes the file of a Unix socket that a dead process has left.
+// listen opens the listening socket. It first removes the file of a Unix socket that a dead process has left.
 func (s *stream) listen(keep func(string, bool) (func() error, error)) (err error) {
 	addr := s.o.Listen
 	if network(addr) != "unix" {
@@ -94,7 +94,7 @@ func (s *stream) mtu() (n int, why string) { return 0, "" }
 
 func (s *stream) room() int { return streamLen }
 
-// After an error it has closed c.
+// connected makes c the peer. If it returns an error, it has closed c.
 func (s *stream) connected(c net.Conn) error {
 	p := &peer{conn: c}
 	var err error
@@ -121,7 +121,8 @@ func (s *stream) now() *peer {
 	return s.peer
 }
 
-// A listening stream serves one peer after another, until it is closed.
+// read implements carrier. A listening stream serves one peer after another, until it is closed; a connecting one ends
+// with its peer.
 func (s *stream) read(in func([]byte)) error {
 	for {
 		if s.l != nil {
@@ -152,7 +153,7 @@ func (s *stream) read(in func([]byte)) error {
 	}
 }
 
-// frames passes the frames of a connection to in.
+// frames passes the frames of a connection to in, until an error, which it returns.
 func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	cut := newCutter(s.longest)
 	for {
@@ -178,7 +179,8 @@ func (s *stream) frames(c net.Conn, in func([]byte)) error {
 	}
 }
 
-// write implements carrier. After an error the remaining frames are lost.
+// write implements carrier. After an error the remaining frames are lost, and count as one frame, or as none if this
+// side has closed the connection.
 func (s *stream) write(fs []*frame, wait func()) {
 	p := s.now()
 	if p == nil {

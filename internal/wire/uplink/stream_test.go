@@ -26,7 +26,7 @@ func TestPeersThatComeAndGoAreFewLines(t *testing.T) {
 	if before > peers/10 {
 		t.Errorf("%d lines", before)
 	}
-	// This peer does not hang up.
+	// This peer does not hang up before the end.
 	c := testkit.Must(net.Dial("unix", path))(t)
 	defer c.Close()
 	f := plain(macOf(9), a.mac, "hello")

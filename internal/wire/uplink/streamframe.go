@@ -6,8 +6,8 @@ import (
 )
 
 // In QEMU's -netdev stream each frame follows its length, 32 bits in network order (net/net.c,
-// net_fill_rstate and net/stream.c, net_stream_receive). QEMU closes the connection after a length greater
-// than NET_BUFSIZE (include/net/net.h).
+// net_fill_rstate and net/stream.c, net_stream_receive). QEMU closes the connection at a frame longer
+// than NET_BUFSIZE (include/net/net.h), which is streamMax.
 const (
 	streamLen = 4
 	streamMax = 4096 + 65536
@@ -17,16 +17,16 @@ func putLength(b []byte, n int) { binary.BigEndian.PutUint32(b, uint32(n)) }
 
 // cutter cuts a stream of bytes into frames. A frame is valid until the next call of room.
 type cutter struct {
-	buf        []byte // with room for the longest accepted frame and its length
-	start, end int    // bytes read and not yet cut
-	skip       int    // still to come of a frame that is too long
+	buf        []byte // with room, at least, for the longest accepted frame and its length
+	start, end int    // buf[start:end] has been read, and not yet cut
+	skip       int    // bytes still to skip of a frame that is too long
 }
 
 func newCutter(longest int) *cutter {
 	return &cutter{buf: make([]byte, max(streamLen+longest, 64<<10))}
 }
 
-// room returns the buffer for the next bytes of the stream.
+// room returns the buffer for the next bytes of the stream; the caller then passes their number to filled.
 func (c *cutter) room() []byte {
 	if c.start > 0 {
 		c.end = copy(c.buf, c.buf[c.start:c.end])
@@ -37,8 +37,8 @@ func (c *cutter) room() []byte {
 
 func (c *cutter) filled(n int) { c.end += n }
 
-// next returns the next frame, or why it skips a frame; more is false if the rest of the frame is still to
-// come. After an error the start of the next frame is unknown.
+// next returns the next frame, or why it skips a frame; more is false if it needs more of the stream first. After an
+// error the start of the next frame is unknown.
 func (c *cutter) next() (frame []byte, why reason, more bool, err error) {
 	k := min(c.skip, c.end-c.start)
 	c.start, c.skip = c.start+k, c.skip-k
