@@ -28,6 +28,17 @@ func TestTable(t *testing.T) {
 	golden.Check(t, "testdata/golden", tables)
 }
 
+// A lab's script may have removed the NICs of all rails before the second mode.
+func TestModeWithoutRails(t *testing.T) {
+	rep := &Report{Runs: []Run{{Mode: "devmem"}, {Mode: "copy"}},
+		Rails: []Rail{{Run: Run{Mode: "devmem"}, From: "a.n", To: "b.n"}}}
+	var b strings.Builder
+	testkit.OK(t, rep.Table(&b))
+	if s := b.String(); !strings.Contains(s, "a.n") || strings.Count(s, "copy: no rail was measured\n") != 1 {
+		t.Error(s)
+	}
+}
+
 func TestTableReportsThatNobodyReads(t *testing.T) {
 	w := errors.New("nobody reads")
 	testkit.ErrorIs(t, sample().Table(failing{w}), w)

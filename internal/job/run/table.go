@@ -114,8 +114,12 @@ func (rep *Report) railTable(w io.Writer, mode string) {
 	if len(rep.Rails) == 0 {
 		return
 	}
-	fmt.Fprintln(w, mode)
 	rails := slices.DeleteFunc(slices.Clone(rep.Rails), func(r Rail) bool { return r.Mode != mode })
+	if len(rails) == 0 { // a script may have removed their NICs
+		fmt.Fprintf(w, "%s: no rail was measured\n", mode)
+		return
+	}
+	fmt.Fprintln(w, mode)
 	_ = railColumns.Table(w, rails)
 	fmt.Fprintf(w, "Jain's fairness %.3f\n", rep.Fairness(mode))
 	rep.shareLines(w, mode)
