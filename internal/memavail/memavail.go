@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -60,7 +61,7 @@ func cgroups(root string) (all []cgroup) {
 		}
 		g := cgroup{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}
 		if f[0] != "0" { // version 1
-			if f[1] != "memory" {
+			if !slices.Contains(strings.Split(f[1], ","), "memory") {
 				continue
 			}
 			g = cgroup{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}

@@ -28,7 +28,7 @@ func TestNoMemory(t *testing.T) {
 		}, 1<<20 + 4096, "/sys/fs/cgroup/a/memory.max"},
 		{"cgroup 1", map[string]string{
 			"proc/meminfo":     "MemAvailable:    4096 kB\n",
-			"proc/self/cgroup": "no group\n5:cpu:/x\n4:memory:/c\n",
+			"proc/self/cgroup": "no group\n5:cpu:/x\n4:memory,hugetlb:/c\n",
 			"sys/fs/cgroup/memory/c/memory.limit_in_bytes":   "1048576\n",
 			"sys/fs/cgroup/memory/c/memory.usage_in_bytes":   "2097152\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes":     "9223372036854771712\n",

@@ -60,6 +60,8 @@ func CharDevice(name string, permissions, major, minor uint32) File {
 	return File{Mode: unix.S_IFCHR | permissions, RMajor: major, RMinor: minor, Name: name}
 }
 
+const trailer = "TRAILER!!!" // the name that ends an archive
+
 // check refuses what init/initramfs.c does not accept (do_header), what a header cannot have, and names out
 // of the root.
 func (f *File) check() error {
@@ -68,6 +70,8 @@ func (f *File) check() error {
 		return fmt.Errorf("%w: its name has %d bytes, and %d is the most", ErrBadFile, len(f.Name), unix.PathMax-1)
 	case f.Name == ".." || strings.HasPrefix(f.Name, "../"):
 		return fmt.Errorf("%w: its name leads out of the root", ErrBadFile)
+	case f.Name == trailer:
+		return fmt.Errorf("%w: a file of its name ends an archive", ErrBadFile)
 	case strings.ContainsRune(f.Name, 0):
 		return fmt.Errorf("%w: its name has a zero byte", ErrBadFile)
 	case f.Mode&unix.S_IFMT == unix.S_IFLNK && f.Size > unix.PathMax:
@@ -87,7 +91,7 @@ func Write(w io.Writer, files []File) (int64, error) {
 			return a.n, err
 		}
 	}
-	err := a.file(&File{Name: "TRAILER!!!"}, 0)
+	err := a.file(&File{Name: trailer}, 0)
 	return a.n, err
 }
 

@@ -112,6 +112,7 @@ func TestFilesThatLinuxWouldSkipAreRefused(t *testing.T) {
 	huge := Text("huge", "", 0)
 	for want, f := range map[string]File{
 		"its name has 4096 bytes": Text(long, "", 0), "a zero byte": Text("a\x00b", "", 0),
+		"ends an archive":                Text("TRAILER!!!", "", 0),
 		"a link to a name of 4097 bytes": Link("l", long+"x"), "leads out": Text("a/../../b", "", 0),
 		"4 GiB": {Name: "huge", Mode: huge.Mode, Size: math.MaxUint32 + 1, Open: huge.Open},
 	} {

@@ -109,7 +109,7 @@ func oneOf(path string) string {
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
 // unnamed matches words with a slash that name no file.
-var unnamed = regexp.MustCompile(`^/dev/|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
+var unnamed = regexp.MustCompile(`^/dev/\w+$|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
 func withoutNames(s string) string {
 	return named.ReplaceAllStringFunc(s, func(name string) string {
