@@ -2,11 +2,11 @@
 // guest's GPU, asks the NIC to release pages (guest-images/vnicgpu/README.md, "The mailbox").
 //
 // The driver fills in a slot and waits. The host polls the slots (Poll), makes the NIC release the pages, and
-// confirms (Done). If the driver has given up, the host must take the whole region from the NIC before it
+// confirms (Done). If the driver has given up, the host must take the request's whole region from the NIC before it
 // frees the slot (Free).
 //
-// The guest may write anything there at any time, and no value makes Poll allocate or fail. A request may name a
-// region or pages that do not exist, and may be repeated.
+// The guest may write anything into the mailbox at any time, and no value makes Poll allocate or fail. A request may
+// name a region or pages that do not exist, and may be repeated.
 //
 // The package is not API (README, Stability).
 package mailbox
@@ -37,7 +37,7 @@ const (
 	atSlots   = 8
 	atAck     = 12
 	atLost    = 16
-	atSlot    = 64 // of the first one
+	atSlot    = 64 // of the first slot
 
 	slotSize     = 64
 	atState      = 0
@@ -54,13 +54,13 @@ const (
 	givenUp = 3 // by the guest
 )
 
-// Reasons besides Linux's enum mmu_notifier_event.
+// Reasons of requests besides Linux's enum mmu_notifier_event.
 const (
 	Removed = 0x100 // the GPU is removed from the guest
 	Closed  = 0x101 // the program closed the region
 )
 
-// ErrNone means that there is no mailbox of this version.
+// ErrNone means that there is no mailbox of this version with this number of slots.
 var ErrNone = errors.New("no mailbox")
 
 // Request asks the NIC to release pages.
@@ -69,28 +69,30 @@ type Request struct {
 	GivenUp      bool // the guest waits no longer: take the region from the NIC, then Free the slot
 	Region       uint32
 	First, Pages uint64 // the sum does not wrap
-	Generation   uint32 // of the region; the driver's answers of smaller ones are void for these pages
-	Reason       uint32
-	Tag          uint64 // increases with each request
+	// Generation is the region's. For these pages, what the driver answers to page requests with an earlier generation is
+	// void.
+	Generation uint32
+	Reason     uint32
+	Tag        uint64 // vnicgpu.ko gives no two requests of a guest the same tag
 }
 
-// Mailbox is a GPU's mailbox. Only one goroutine may call Poll; the other methods may be called concurrently
-// until Close.
+// Mailbox is a GPU's mailbox. Only one goroutine at a time may call Poll; the other methods except Close may be called
+// concurrently.
 type Mailbox struct {
 	pin   *dma.Pin
 	mem   []byte
 	bound time.Duration
-	seen  [Slots]seen // for Poll
+	seen  [Slots]seen // used by Poll
 }
 
-// seen is what Poll saw of a slot.
+// seen is what the last Poll saw of a slot.
 type seen struct {
 	state uint32
 	tag   uint64
 }
 
-// Open opens the mailbox at an offset of a GPU's memory. The error is one of dma.Region.Pin, as dma.ErrBounds,
-// EINVAL, or ErrNone. The GPU must stay open until Close.
+// Open opens the mailbox at an offset of a GPU's memory. The error wraps EINVAL if off is no multiple of Size, one of
+// dma.Region.Pin, as dma.ErrBounds, or ErrNone. The GPU must stay open until Close.
 func Open(gpu *gpumem.GPU, off uint64) (*Mailbox, error) {
 	m, err := open(gpu.Region(), off)
 	if err != nil {
@@ -115,7 +117,7 @@ func open(r *dma.Region, off uint64) (*Mailbox, error) {
 	return m, nil
 }
 
-// check reads the header: the magic, which the driver writes last, first.
+// check checks the header and sets bound. It reads the magic first, because the driver writes it last.
 func (m *Mailbox) check() error {
 	if x := m.word(0); x != magic {
 		return fmt.Errorf("%w: it begins with %#x", ErrNone, x)
@@ -127,18 +129,18 @@ func (m *Mailbox) check() error {
 	return nil
 }
 
-// Bound returns how long the driver waits for Done; the guest may have written any value.
+// Bound returns how long the driver waits for Done, as the header said in Open; the guest may have written any value.
 func (m *Mailbox) Bound() time.Duration { return m.bound }
 
-// Alive reports whether the mailbox still exists.
+// Alive reports whether the mailbox still exists: the driver clears the magic when the GPU is removed.
 func (m *Mailbox) Alive() bool { return m.word(0) == magic }
 
-// Lost returns how many requests found no free slot. If it has changed, take all regions of the GPU from the
-// NIC.
+// Lost returns how many requests the driver did not make, because it found no free slot in time or an earlier
+// request was given up and not freed. If the number has changed, take all regions of the GPU from the NIC.
 func (m *Mailbox) Lost() uint32 { return m.word(atLost) }
 
-// Poll calls f for each request that is new, and again for one that the guest has given up since. f may call
-// Done and Free. Without Alive it calls f for none.
+// Poll calls f for each request that is new since the last Poll, and again for one that the guest has given up since. f
+// may call Done and Free. If Alive is false, Poll calls f for none.
 func (m *Mailbox) Poll(f func(Request)) {
 	if !m.Alive() {
 		return
@@ -163,8 +165,8 @@ func (m *Mailbox) Poll(f func(Request)) {
 	}
 }
 
-// Done tells the guest that the NIC has released a request's pages. false: the guest does not wait; take the
-// region from the NIC, and Free the slot.
+// Done tells the guest that the NIC has released a request's pages. false: the guest no longer waits; take the
+// request's region from the NIC, and Free the slot.
 func (m *Mailbox) Done(slot int) bool {
 	return dma.CompareAndSwapWord(m.mem[fieldOff(slot, atState):], asked, done)
 }
@@ -184,5 +186,5 @@ func fieldOff(slot, field int) int { return atSlot + slot*slotSize + field }
 
 func (m *Mailbox) word(off int) uint32 { return dma.LoadWord(m.mem[off:]) }
 
-// long reads two words, which may not match if the guest writes.
+// long reads a number of 64 bits as two words, which may not belong together if the guest writes meanwhile.
 func (m *Mailbox) long(off int) uint64 { return uint64(m.word(off)) | uint64(m.word(off+4))<<32 }

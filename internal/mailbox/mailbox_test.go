@@ -42,7 +42,7 @@ func poll(m *Mailbox) (list []Request) {
 	return list
 }
 
-// opened returns a mailbox in a GPU's memory, and the driver's view.
+// opened returns a mailbox in a GPU's memory, and its page, as the driver sees it.
 func opened(t *testing.T) (*Mailbox, []byte) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -169,7 +169,7 @@ func TestPollAllocatesNothing(t *testing.T) {
 	testkit.Equal(t, "requests", n, 101*Slots)
 }
 
-// FuzzPage lets a guest write anything.
+// FuzzPage writes anything into a mailbox, as a guest may, and calls Poll, Done and Free.
 func FuzzPage(f *testing.F) {
 	good := page()
 	ask(good, Request{Slot: 3, First: math.MaxUint64, Pages: math.MaxUint64, Tag: 1})

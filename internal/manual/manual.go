@@ -60,7 +60,7 @@ var manFiles = []entry{
 	{"/dev/kvm", "Guests run by it where it works; else by QEMU's own emulation, which is slower."},
 }
 
-// manSections returns the sections that cobra does not make, in man(7) macros.
+// manSections returns the sections that cobra does not make (exit status, environment, files), in man(7) macros.
 func manSections(c *cobra.Command) string {
 	var b strings.Builder
 	for _, s := range []struct {
@@ -84,8 +84,8 @@ func roff(s string) string {
 	return s
 }
 
-// Finish inserts sections into cobra's man page, before SEE ALSO or else at the end, and renames EXAMPLE to
-// EXAMPLES.
+// Finish returns page, cobra's man page of c, with more sections (exit status, environment, files) before SEE ALSO, or
+// else at the end, and with EXAMPLE renamed to EXAMPLES.
 func Finish(c *cobra.Command, page string) string {
 	page = strings.Replace(page, ".SH EXAMPLE\n", ".SH EXAMPLES\n", 1)
 	before, after, more := strings.Cut(page, ".SH SEE ALSO")

@@ -13,7 +13,7 @@ import (
 )
 
 // Enough returns an error (ENOSPC) if size bytes of memory are not available. root is "/", or a directory
-// with proc and sys.
+// with proc and sys, for tests.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {
@@ -23,8 +23,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how many bytes of memory are available, and the file of the limit that decides;
-// math.MaxUint64: unknown.
+// Available returns how many bytes of memory are available, and what bounds them: MemAvailable, or the file of a
+// control group's limit; math.MaxUint64 and "": unknown. root is as for Enough.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")
@@ -34,7 +34,7 @@ func Available(root string) (avail uint64, where string) {
 	for _, g := range cgroups(root) {
 		limit, ok := number(filepath.Join(root, g.dir, g.limit))
 		if !ok {
-			continue // "max", or no controller
+			continue // no limit ("max"), or no such file
 		}
 		used, _ := number(filepath.Join(root, g.dir, g.used))
 		cache, _ := field(filepath.Join(root, g.dir, "memory.stat"), g.cache)
@@ -45,10 +45,11 @@ func Available(root string) (avail uint64, where string) {
 	return avail, where
 }
 
-// cgroup has the files of a memory limit.
+// cgroup is a control group: its directory below root, its files with limit and use, and the key in its memory.stat for
+// inactive page cache.
 type cgroup struct{ dir, limit, used, cache string }
 
-// cgroups returns this process's groups of version 2 and of version 1's memory controller, up to the root.
+// cgroups returns this process's groups of version 2 and of version 1's memory controller, and all above them.
 func cgroups(root string) (all []cgroup) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -78,14 +79,14 @@ func cgroups(root string) (all []cgroup) {
 	return all
 }
 
-// number reads a file with one number.
+// number reads a file with one number; false: it has none.
 func number(name string) (uint64, bool) {
 	b, _ := os.ReadFile(name)
 	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
 	return n, err == nil
 }
 
-// field reads the number after a key.
+// field reads the number after a key that begins a line of a file; false: there is none.
 func field(name, key string) (uint64, bool) {
 	b, _ := os.ReadFile(name)
 	for line := range strings.Lines(string(b)) {
@@ -97,7 +98,7 @@ func field(name, key string) (uint64, bool) {
 	return 0, false
 }
 
-// Human formats a number of bytes.
+// Human formats a number of bytes, as "1.5 MiB".
 func Human(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d bytes", n)

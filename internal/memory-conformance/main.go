@@ -82,14 +82,14 @@ func mapBAR(d *guest.Device) ([]byte, error) {
 	return nil, nil
 }
 
-// world has two buffers for all cases, and their contents for the suite's checks.
+// world has two buffers of GPU memory for all cases, and their contents for the suite's checks.
 type world struct {
 	engines  devmem.Memory
 	buffers  [2]devmem.Buffer
 	contents [2]devmemtest.Memory
 }
 
-// fresh returns a case's world, whose counters start at 0 and omit the checks.
+// fresh returns a case's world, whose counters start at 0 and omit what the suite's checks put and get.
 func (w *world) fresh(devmemtest.T) *devmemtest.MemoryWorld {
 	m := &counted{Memory: w.engines}
 	m.before = m.Memory.Stats()
@@ -105,7 +105,7 @@ type other struct{ devmem.Buffer }
 
 func (o other) GPU() int { return o.Buffer.GPU() + 1 }
 
-// counted is a devmem.Memory whose Stats are without before.
+// counted is a devmem.Memory whose Stats omit the counts in its field before.
 type counted struct {
 	devmem.Memory
 	before devmem.MemoryStats
@@ -118,7 +118,7 @@ func (c *counted) Stats() devmem.MemoryStats {
 		Gathered: s.Gathered - b.Gathered, Reduced: s.Reduced - b.Reduced}
 }
 
-// contents is memory for the suite's checks, which do not count.
+// contents is memory for the suite's checks, whose reads and writes are not in the Stats of c.
 type contents struct {
 	c *counted
 	devmemtest.Memory
@@ -134,7 +134,8 @@ func (x contents) WriteAt(p []byte, off int64) (int, error) {
 	return x.c.uncounted(x.Memory.WriteAt, p, off)
 }
 
-// uncounted adds f's counts to before. Meanwhile nothing else uses the Memory.
+// uncounted calls f and adds to c.before what f puts and gets, so that Stats omit it. Meanwhile nothing else uses the
+// Memory. If f transfers less than p without an error, the error is EIO.
 func (c *counted) uncounted(f func([]byte, int64) (int, error), p []byte, off int64) (int, error) {
 	was := c.Memory.Stats()
 	n, err := f(p, off)

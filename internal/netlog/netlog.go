@@ -1,4 +1,4 @@
-// Package netlog sends netstack's log messages to slog.
+// Package netlog sends the log messages of gVisor (netstack) to slog.
 package netlog
 
 import (

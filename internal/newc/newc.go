@@ -2,7 +2,8 @@
 // Documentation/driver-api/early-userspace/buffer-format.rst).
 //
 // The same files give the same bytes. Write adds missing directories, because the kernel drops a file without
-// its directory, and refuses names and lengths that the kernel would not accept.
+// its directory. It refuses names that are too long, have a zero byte or lead out of the root, and contents that are
+// too long.
 //
 // Checksums (magic 070702) and hard links are not supported.
 //
@@ -21,14 +22,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBadFile means that an archive cannot have the file, or Linux would skip it.
+// ErrBadFile means that an archive cannot have the file, that Linux would skip it, or that its name leads out of the
+// root.
 var ErrBadFile = errors.New("no file for an initramfs")
 
 // File is a file of an archive, owned by root and without a time.
 type File struct {
-	Name   string // slashes at its beginning are dropped
+	Name   string // Write drops slashes at its beginning, and cleans it (path.Clean)
 	Mode   uint32 // type and permissions (inode(7))
-	RMajor uint32 // of a device node
+	RMajor uint32 // RMajor and RMinor are a device node's numbers
 	RMinor uint32
 	Size   int64
 
@@ -82,8 +84,8 @@ func (f *File) check() error {
 	return nil
 }
 
-// Write writes an archive of files and their directories, and returns the number of bytes. A name that is in the
-// archive already, perhaps as an added directory, is fs.ErrExist. After an error the output is useless.
+// Write writes an archive of files and their directories, and returns the number of bytes written. If a name is in the
+// archive already, perhaps as an added directory, the error wraps fs.ErrExist. After an error the output is useless.
 func Write(w io.Writer, files []File) (int64, error) {
 	a := writer{w: w, names: map[string]bool{}}
 	for i, f := range files {
@@ -98,7 +100,7 @@ func Write(w io.Writer, files []File) (int64, error) {
 type writer struct {
 	w     io.Writer
 	n     int64
-	names map[string]bool // written
+	names map[string]bool // of files and directories written so far
 }
 
 // add writes a file with inode number ino, after missing directories.
@@ -135,7 +137,7 @@ func (w *writer) directory(name string) error {
 	return w.file(&f, 0)
 }
 
-// file writes header with name, and content, each padded to 4 bytes.
+// file writes a header with the name, and the content, each padded to a multiple of 4 bytes.
 func (w *writer) file(f *File, ino int) error {
 	b := []byte("070701") // c_magic
 	for _, n := range []int64{int64(ino), int64(f.Mode), 0, 0, 0, 0, f.Size, 0, 0, int64(f.RMajor), int64(f.RMinor),

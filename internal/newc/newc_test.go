@@ -50,7 +50,7 @@ func sample() []File {
 		Dir("tmp", 0o1777), Link("a/link", "/init"), Text("a/all", "all", 0o640)}
 }
 
-// Archives have the bytes of u-root 0.16.0's pkg/cpio, which wrote testdata/u-root.cpio.
+// The archive of sample has the bytes of testdata/u-root.cpio, which u-root 0.16.0's pkg/cpio wrote.
 func TestArchiveIsThatOfURoot(t *testing.T) {
 	want := testkit.Must(os.ReadFile("testdata/u-root.cpio"))(t)
 	if got := archived(t, sample()...); !bytes.Equal(got, want) {
@@ -69,7 +69,7 @@ func TestArchiveIsThatOfURoot(t *testing.T) {
 	}
 }
 
-// Another reader reads the same files.
+// Package cpio of cavaliergopher reads the files that Write was given.
 func TestAnotherReaderReadsTheSame(t *testing.T) {
 	kinds := []uint32{unix.S_IFREG, unix.S_IFDIR, unix.S_IFCHR, unix.S_IFBLK, unix.S_IFLNK}
 	rapid.Check(t, func(t *rapid.T) {
@@ -79,7 +79,7 @@ func TestAnotherReaderReadsTheSame(t *testing.T) {
 			f := Text(fmt.Sprintf("%d%s", i, rapid.StringMatching("(/?[a-z \n\xc3\xa9]{1,9}){0,4}").Draw(t, "name")), "", 0)
 			f.Mode = rapid.SampledFrom(kinds).Draw(t, "kind") | rapid.Uint32Range(0, 0o7777).Draw(t, "permissions")
 			if f.Mode&unix.S_IFMT == unix.S_IFLNK {
-				f.Mode = unix.S_IFLNK | 0o777 // as the other reader knows a link
+				f.Mode = unix.S_IFLNK | 0o777 // the other reader recognizes no link with bits above 0o777
 			}
 			f.RMajor, f.RMinor = rapid.Uint32().Draw(t, "major"), rapid.Uint32().Draw(t, "minor")
 			text := ""
@@ -135,7 +135,7 @@ func TestContentThatBecameShorterIsAnError(t *testing.T) {
 	f.Open = func() (io.ReadCloser, error) { return nil, os.ErrPermission }
 	testkit.ErrorIs(t, testkit.Err(Write(io.Discard, []File{f})), os.ErrPermission)
 	f = Text("f", "1234", 0)
-	f.Size = 3 // longer
+	f.Size = 3 // the content is longer
 	_, content := read(t, archived(t, f))
 	testkit.Equal(t, "content", content["f"], "123")
 }

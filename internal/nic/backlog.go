@@ -8,12 +8,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// maxBacklog bounds the waiting frames of the control channel.
+// maxBacklog is the most frames in a replyBacklog.
 const maxBacklog = 32
 
-// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. Goroutines put
-// them there later, because the interrupt may block. The queue's lock may be held when mu is taken, not the
-// other way round.
+// replyBacklog holds frames of the control channel that found no buffer on receive queue 0. Goroutines put them into
+// the queue later: Wake must not block, and the interrupt that follows may. A goroutine may take mu while it holds the
+// queue's lock, not the other way round.
 type replyBacklog struct {
 	port   *Port
 	copier *dma.Copier // for flush
@@ -47,7 +47,7 @@ func (b *replyBacklog) Wake() {
 	b.start()
 }
 
-// start starts flush, unless the backlog is closed. The caller holds mu.
+// start starts flush in a goroutine, unless the backlog is closed. The caller holds mu.
 func (b *replyBacklog) start() {
 	if b.closed {
 		return
@@ -59,8 +59,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts frames into the queue until the backlog is empty, or buffers are lacking and Wake will start it
-// again.
+// flush puts the frames into the queue, and drops those that the queue refuses for another reason than missing buffers.
+// It ends when the backlog is empty, or when buffers are missing and Wake will start it again.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
@@ -72,7 +72,7 @@ func (b *replyBacklog) flush() {
 			wait = &rq.exhaustion
 		}
 		b.port.with(rq, func() {
-			b.mu.Lock() // keeps clear away until the frame is in the queue
+			b.mu.Lock() // so that clear waits until the frame is in the queue
 			defer b.mu.Unlock()
 			if kept = b.isFirst(frame); kept && !exhausted {
 				res = rq.putOwn(b.copier, &pkt)
@@ -112,14 +112,14 @@ func (b *replyBacklog) remove(frame []byte) {
 	}
 }
 
-// clear drops all frames: after a reset no driver waits for them.
+// clear drops all frames. After a reset of the port no driver waits for them.
 func (b *replyBacklog) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.frames = nil
 }
 
-// close clears the backlog and waits for its goroutines.
+// close clears the backlog, makes add refuse frames, and waits for the backlog's goroutines.
 func (b *replyBacklog) close() {
 	b.clear()
 	b.mu.Lock()

@@ -35,15 +35,16 @@ type Config struct {
 	MAC          wire.MAC
 	MTU          uint16
 	QueuePairs   int
-	HeaderLimit  uint32 // longest header that can be split off, in bytes
+	HeaderLimit  uint32 // most bytes of a frame for a header buffer: TCP headers, or a whole frame of another kind
 	MaxRSS       int    // entries of the largest RSS table; 0: control.MaxRSSTable
 	UnsplitQueue int    // for unsplittable frames of a split queue; -1: the split queue itself
-	QueueSplits  bool   // the driver sets header split when it starts a queue (SplitQueue), not by a command
+	QueueSplits  bool   // the driver sets header split when it starts a queue; commands to split or bind are refused
 	Hash         bool   // receive queues need the RSS hash
 	GPUs         []GPU
 	Memory       *dma.Space // physical address space, if an IOMMU translates the NIC's addresses; else nil
 	Shape        *Shape     // nil: unlimited
-	// Hold is how long a merge may wait for more frames after its first batch, at most MaxHold.
+	// Hold is how long a merge (frames of a flow that become one GSO packet) may wait for more frames after its first
+	// batch, at most MaxHold. 0: a merge ends with its batch.
 	Hold     time.Duration
 	Clock    func() int64 // Hold's clock, in nanoseconds above 0; nil: shape.Now
 	Flows    int          // rows in the account of flows, as for flows.New; 0: no account
@@ -61,7 +62,7 @@ type GPU struct {
 
 // Port is a NIC on the wire: it implements wire.Port, and control.Handler for its guest's commands.
 type Port struct {
-	// Deliver reads most of these fields for each batch: they lie together, in few cache lines.
+	// Deliver reads most of the fields from here to hold for each batch: they lie together, in few cache lines.
 	space    *dma.Space
 	steering atomic.Pointer[steering] // stored under mu
 	limits   *atomic.Pointer[wire.Limits]
@@ -70,10 +71,10 @@ type Port struct {
 	trouble  atomic.Uint32 // bits such as noCarrier
 	separate atomic.Bool
 	flows    *flows.Table
-	hold     *holder // nil: merges end with their batch
+	hold     *holder // nil: Config.Hold is 0
 
 	conf   Config
-	memory *dma.Space // guest memory by physical address
+	memory *dma.Space // guest memory by physical address: Config.Memory, or else space
 	sw     *wire.Switch
 
 	dispatcher *control.Dispatcher
@@ -88,7 +89,7 @@ type Port struct {
 	faults       faults
 	rdma         roce
 	deviceQueues queueSet
-	deviceNow    queueSet // receive queues with buffers in GPU memory now, by NoteDeviceQueue
+	deviceNow    queueSet // receive queues for which the last call of NoteDeviceQueue had on set
 	observer     atomic.Pointer[Observer]
 	lostReplies  atomic.Uint64
 
@@ -98,7 +99,7 @@ type Port struct {
 	transmitters []*Transmitter
 	known        bool // the driver has asked for Info in this generation
 	inUse        []uint16
-	rssSet       bool // a driver has set an RSS table other than the default
+	rssSet       bool // the last SetRSS of this generation set another table than the default
 }
 
 var (
@@ -107,7 +108,8 @@ var (
 	_ TxQueue                = (*roce)(nil)
 )
 
-// NewPort makes the port of a device model, which keeps limits up to date.
+// NewPort makes the port of a device model. The model stores in limits what its driver accepts, and may store new
+// Limits at any time.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -190,10 +192,10 @@ func (p *Port) Close() {
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: it clears the state that commands have set up.
+// Reset carries out a device reset: it clears the State, ends jobs, deletes RDMA objects, and calls Restarted.
 func (p *Port) Reset() {
 	p.rdma.reset()
-	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
+	p.engine.Reset() // not under mu: jobs that end put notices into receive queue 0
 	p.mu.Lock()
 	p.registry.CloseAll()
 	p.clear()
@@ -210,8 +212,9 @@ func (p *Port) Restarted() {
 	}
 }
 
-// DriverChanged drops the state that the previous driver's commands set up: another driver has taken over
-// without a device reset.
+// DriverChanged is called when another driver has taken over without a device reset. If the previous driver has asked
+// for Info, made a buffer, rule, binding or flow counter, or turned header split on, or if there is an RDMA Engine,
+// DriverChanged calls Reset, else only Restarted.
 func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
@@ -247,12 +250,12 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 
-// SetCarrier sets whether the link is up, which is the default. While the link is down, the port takes no
-// packets from the wire and sends none.
+// SetCarrier sets whether the link is up (the default). While the link is down, the port takes no packets from
+// the wire and sends none.
 func (p *Port) SetCarrier(up bool) { p.set(noCarrier, !up) }
 
-// SetP2P turns peer to peer on (the default: as far as each GPU's Path allows) or off: then payload from and to
-// GPU memory goes through host memory. Packets that Deliver or Send is working on may still take the old path.
+// SetP2P turns peer to peer on (the default) for the GPUs whose Path allows it, or off for all. Payload from and to
+// the memory of a GPU without it goes through host memory. Packets in progress may still take the old path.
 func (p *Port) SetP2P(on bool) {
 	mask := uint64(0)
 	for _, g := range p.conf.GPUs {
@@ -263,7 +266,8 @@ func (p *Port) SetP2P(on bool) {
 	p.p2p.Store(mask)
 }
 
-// SetMTU sets the MTU that the control channel reports to the guest, and that RDMA uses.
+// SetMTU sets the MTU that the control channel reports to the guest, and that bounds the path MTU of RDMA connections
+// made from now on.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
 // Space returns the NIC's address space for DMA.
@@ -272,7 +276,8 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link returns the port's link to the switch; nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices that were dropped because receive queue 0 did not take them.
+// LostReplies returns how many answers to commands, and notices to the driver, were dropped: receive queue 0 refused
+// them, or had no buffer while the backlog took no more.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueuePairs returns the port's number of queue pairs.
@@ -288,7 +293,7 @@ func (p *Port) settle() {
 	}
 }
 
-// QueueCounters reads the counters of queue pair i.
+// QueueCounters reads the counters of queue pair i; 0 for a queue that does not exist.
 func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	p.settle()
 	p.mu.Lock()
@@ -302,7 +307,7 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	return rx, tx
 }
 
-// QueueTraffic reads the payload bytes of queue pair i by GPU and NUMA node.
+// QueueTraffic reads the Traffic of queue pair i; 0 for a queue that does not exist.
 func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 	p.settle()
 	p.mu.Lock()
@@ -319,11 +324,11 @@ func (p *Port) QueueTraffic(i int) (rx, tx Traffic) {
 // Reduced returns how many bytes the engine has added in Reduce jobs.
 func (p *Port) Reduced() uint64 { return p.engine.Reduced() }
 
-// Copied returns how many bytes the engine has copied between a GPU and guest memory on a NUMA node; -1: the
-// node is unknown.
+// Copied returns how many bytes the engine has copied between a GPU and guest memory on a NUMA node. With node -1 it
+// counts memory whose node is unknown.
 func (p *Port) Copied(gpu, node int) (toGuest, fromGuest uint64) { return p.engine.Copied(gpu, node) }
 
-// SetCoalescing sets whether frames of one flow may reach the guest as one GSO packet, which is the default.
+// SetCoalescing sets whether frames of one flow may reach the guest as one GSO packet. The default is true.
 func (p *Port) SetCoalescing(on bool) {
 	p.separate.Store(!on)
 	if !on {
@@ -331,7 +336,7 @@ func (p *Port) SetCoalescing(on bool) {
 	}
 }
 
-// Coalesced counts the frames that reached the guest in merged GSO packets, and these packets.
+// Coalesced returns how many frames reached the guest in merged GSO packets, and how many such packets.
 func (p *Port) Coalesced() (frames, packets uint64) {
 	for _, q := range p.queues {
 		frames += q.merged.v.Load()
@@ -340,7 +345,8 @@ func (p *Port) Coalesced() (frames, packets uint64) {
 	return frames, packets
 }
 
-// Unsplit counts frames with Frame.Unsplit, dropped ones included.
+// Unsplit returns how many frames of queues with header split could not be split (Frame.Unsplit), dropped ones
+// included.
 func (p *Port) Unsplit() (n uint64) {
 	for _, q := range p.queues {
 		n += q.unsplit.v.Load()

@@ -20,15 +20,15 @@ import (
 // roceBatch bounds the RDMA frames in flight, held ones included.
 const roceBatch = 32
 
-// roce is a port's RDMA: an rdma.Engine, the TxQueue of the frames that it sends, and the Outlet of that queue's
-// Sender.
+// roce is a port's RDMA. It has an rdma.Engine, and is the TxQueue of the frames that the Engine sends and the Outlet
+// of that queue's Sender.
 type roce struct {
 	port   *Port
 	engine atomic.Pointer[rdma.Engine]
-	way    atomic.Pointer[shape.Route] // route of the last packet received
-	rests  atomic.Bool                 // the NIC receives and sends no RDMA packet
+	way    atomic.Pointer[shape.Route] // with a Shape: route of the last packet received; nil: none yet
+	rests  atomic.Bool                 // the NIC drops RDMA packets to and from it
 
-	mu     sync.Mutex // guards begin and close
+	mu     sync.Mutex // held by close, and by begin while it makes the Engine
 	closed bool
 	sender *Sender
 
@@ -37,7 +37,8 @@ type roce struct {
 	byMem  bytesByMem
 }
 
-// begin returns the Engine; the first call makes it, and its Sender, but not after close.
+// begin returns the Engine. If there is none, it makes one with its Sender, except after close or on a port without
+// an address space (ENODEV).
 func (r *roce) begin() (*rdma.Engine, error) {
 	if e := r.engine.Load(); e != nil {
 		return e, nil
@@ -71,8 +72,8 @@ func (r *roce) begin() (*rdma.Engine, error) {
 	return e, nil
 }
 
-// SuspendRDMA suspends RDMA (on) while the guest is paused or gone, or resumes it. Meanwhile the NIC receives and
-// sends no RDMA packet.
+// SuspendRDMA suspends RDMA, or resumes it if on is false. The virtio model suspends it while the guest is paused or
+// gone. While RDMA is suspended, the NIC drops RDMA packets to and from it.
 func (p *Port) SuspendRDMA(on bool) { p.rdma.rests.Store(on) }
 
 func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool) {
@@ -84,7 +85,7 @@ func (p *Port) buffer(id uint32) (memory *dma.Region, off, size uint64, ok bool)
 	return nil, 0, 0, false
 }
 
-// gpuMemory returns the memory of a GPU of the port; nil: none.
+// gpuMemory returns the memory of a GPU of the port; nil: the port has no such GPU.
 func (p *Port) gpuMemory(id uint16) *dma.Region {
 	if g := p.registry.GPU(int(id)); g != nil {
 		return g.Region()
@@ -104,7 +105,8 @@ func (p *Port) mailbox(id uint16, off uint64) (rdma.Mailbox, error) {
 	return m, nil
 }
 
-// active reports whether the Engine receives the frames to the port's MAC and RoCEv2's UDP port.
+// active reports whether there are RDMA queue pairs. If so, UDP frames to the port's MAC and RoCEv2's port do not go to
+// the receive queues (deliver).
 func (r *roce) active() bool {
 	e := r.engine.Load()
 	return e != nil && e.Active()
@@ -150,8 +152,8 @@ func (r *roce) deliver(d *delivery, batch []*wire.Packet, trouble uint32) {
 	}
 }
 
-// receive passes a packet to the Engine, or drops it while RDMA is suspended. With a Shape, the packet first
-// passes the links of the last packet: its own memory is not known yet.
+// receive passes a packet to the Engine, or drops it while RDMA is suspended. With a Shape, the packet first passes
+// the links of the last packet's route, as its own memory is not known yet, and may become Busy while they are in use.
 func (r *roce) receive(e *rdma.Engine, d *delivery, p *wire.Packet) {
 	if r.rests.Load() {
 		p.Verdict = wire.Drop(wire.DropStopped)
@@ -269,7 +271,7 @@ func (r *roce) Stopped(err error) {
 	r.port.conf.Log.Error("RDMA sends no more", "port", r.port.conf.Name, slog.Any("err", err))
 }
 
-// DelayPageAcks delays acknowledgments of page invalidations by d; negative: for ever.
+// DelayPageAcks makes the NIC delay its acknowledgments of page invalidations by d; negative: it sends none.
 func (p *Port) DelayPageAcks(d time.Duration) error {
 	return toRDMA(p, func(e *rdma.Engine, d time.Duration) error { e.DelayAcks(d); return nil }, d)
 }
@@ -279,7 +281,8 @@ func (p *Port) LosePageAnswers(n int) error {
 	return toRDMA(p, func(e *rdma.Engine, n int) error { e.LoseAnswers(n); return nil }, n)
 }
 
-// KeepStalePages makes the NIC acknowledge invalidations but go on using pages in the GPU, as a broken one would.
+// KeepStalePages sets whether the NIC acknowledges invalidations but goes on using pages in the GPU, as a broken one
+// would. An invalidation that ends the memory region is excepted.
 func (p *Port) KeepStalePages(on bool) error {
 	return toRDMA(p, func(e *rdma.Engine, on bool) error { e.KeepStale(on); return nil }, on)
 }

@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/internal/nic/rdma"
 )
 
-// withRDMA calls f with the Engine, which it makes if necessary.
+// withRDMA calls f with the port's Engine and q. It makes the Engine if the port has none yet.
 func withRDMA[Q, R any](p *Port, f func(*rdma.Engine, Q) (R, error), q Q) (r R, err error) {
 	e, err := p.rdma.begin()
 	if err != nil {
@@ -14,7 +14,7 @@ func withRDMA[Q, R any](p *Port, f func(*rdma.Engine, Q) (R, error), q Q) (r R, 
 	return f(e, q)
 }
 
-// toRDMA is withRDMA without a result.
+// toRDMA is withRDMA for an f that returns only an error.
 func toRDMA[Q any](p *Port, f func(*rdma.Engine, Q) error, q Q) error {
 	e, err := p.rdma.begin()
 	if err != nil {
@@ -23,7 +23,7 @@ func toRDMA[Q any](p *Port, f func(*rdma.Engine, Q) error, q Q) error {
 	return f(e, q)
 }
 
-// askRDMA is withRDMA without an argument.
+// askRDMA is withRDMA for an f without the argument q.
 func askRDMA[R any](p *Port, f func(*rdma.Engine) (R, error)) (r R, err error) {
 	e, err := p.rdma.begin()
 	if err != nil {

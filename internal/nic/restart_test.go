@@ -15,7 +15,7 @@ func (*witness) Limits() wire.Limits                  { return wire.Limits{} }
 func (*witness) Deliver(*wire.Worker, []*wire.Packet) {}
 func (w *witness) PortRestarted(l *wire.Link)         { w.links = append(w.links, l) }
 
-// Other ports learn that a port's guest has restarted, or that the port is detached.
+// The switch notifies other ports (PortRestarted) when a port's guest has restarted, and when the port is detached.
 func TestOthersHearOfRestarts(t *testing.T) {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	defer sw.Close()

@@ -17,7 +17,7 @@ import (
 type postedRx struct {
 	RxBase
 	posted  int
-	endless bool // the driver posts as fast as buffers are returned
+	endless bool // the driver posts as many buffers as are returned, at once
 	called  func()
 
 	hold  int
@@ -57,7 +57,8 @@ func (q *postedRx) AwaitBuffers() bool { return false }
 func (q *postedRx) Buffers() int       { return q.posted }
 func (q *postedRx) Stopped(error)      {}
 
-// Between two pieces the port's lock is free and frames pass, still split.
+// The port returns at most returnPiece buffers under one hold of a queue's lock. After each hold the port's mu is free,
+// and frames still reach the queue, split, and another queue.
 //
 // Invariant: nic: While a queue's buffers are returned, others wait at most for a part of them.
 func TestBuffersAreReturnedInPieces(t *testing.T) {

@@ -8,13 +8,14 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// RxBase is the part of a receive queue that is the same in all device models: its lock, the senders that wait
+// RxBase is the common part of receive queues, those of device models and others: the lock, the senders that wait
 // for buffers, and the error that stopped the queue. Init comes before other methods.
 //
-// Waiting ports take turns, however many queues each waits with. RxBase wakes one waiter (PortWaker) for up to
-// turnBuffers buffers: of the port that has had fewest frames, the first in line. A port has at most one turn at
-// a time, which ends with the waiter's Disarm, its next Arm or WakeAll. A waiter without a port is woken whenever
-// the driver posts buffers.
+// Waiting ports take turns, however many queues each waits with. To give a port a turn, RxBase wakes one of the port's
+// waiters (PortWaker), normally the first in line. There may be one turn for each turnBuffers free buffers, rounded
+// up, but at least one; the next turn goes to the waiting port that has had fewest frames (took). A port has at most
+// one turn at a time, which ends with the waiter's Disarm, its next Arm or WakeAll. WakeNext wakes all waiters without
+// a port.
 //
 // A sender that is awake sends without a turn. But while another port has a turn, a port that is more than
 // mostLead frames ahead of it gets no turn, and Admit refuses its frames unless it has a turn already.
@@ -22,14 +23,14 @@ import (
 // Unlock wakes senders and reports an error after it has released the lock.
 type RxBase struct {
 	model   RxModel
-	waiting atomic.Int32 // waiting senders, one inside Arm included
+	waiting atomic.Int32 // waiters that have not been woken, one inside Arm included
 
 	mu       sync.Mutex
-	ports    []portTurns // under mu, as the fields below
-	served   int
-	portless []wire.Waker // without a port
+	ports    []portTurns  // under mu, as the fields below
+	served   int          // greatest took of any port so far
+	portless []wire.Waker // waiters without a port
 	posts    uint64       // calls of WakeNext
-	woken    []wire.Waker
+	woken    []wire.Waker // for Unlock to wake
 	err      error
 	failed   bool
 }
@@ -37,27 +38,27 @@ type RxBase struct {
 const (
 	turnBuffers = 32  // buffers for one turn
 	mostLead    = 128 // frames that a port may be ahead of a port with a turn
-	mostLag     = 256 // most credit in frames when a port waits again
-	keepTurns   = 64  // calls of WakeNext, since a port last began to wait, until it is forgotten if idle
+	mostLag     = 256 // most that an idle port's took may be below RxBase.served when the port begins to wait
+	keepTurns   = 64  // an idle port is forgotten after more calls of WakeNext than this since portTurns.posts was set
 )
 
 type portTurns struct {
 	serial  uint32 // wire.Link.Serial
 	waiters []waiter
-	turn    wire.Waker // woken, and not disarmed since; nil: none
+	turn    wire.Waker // the waiter that was woken for the port's turn; nil: the port has no turn
 	before  int        // took at the start of the turn
-	vain    wire.Waker // the waker whose turn sent nothing
-	took    int        // frames taken, plus a start value from served
-	posts   uint64     // RxBase.posts when the port last began to wait, or Admit added it
+	vain    wire.Waker // waker of the port's last ended turn, if the queue took no frame of the port in it; else nil
+	took    int        // frames of the port that the queue took, plus start values from served (add, Arm)
+	posts   uint64     // RxBase.posts when a waiter of the port was last added, or Admit added the port
 }
 
 type waiter struct {
 	wire.Waker
-	posts uint64 // RxBase.posts when it last looked for buffers
+	posts uint64 // RxBase.posts when the waiter was added; one less if there were buffers that it had not seen
 }
 
-// PortWaker is a wire.Waker of a port, which may have several. Once woken, it must be disarmed as soon as its
-// sender has no more frames to send now.
+// PortWaker is a wire.Waker of a port; a port may have several. A woken one may have its port's turn: its sender must
+// disarm it, or arm it again, as soon as the sender has sent what it can send now.
 type PortWaker interface {
 	wire.Waker
 	// PortSerial is the wire.Link.Serial of the port; 0: no port. It must not change while the waker waits or has a
@@ -65,19 +66,19 @@ type PortWaker interface {
 	PortSerial() uint32
 }
 
-// RxModel is the device model's part of an RxBase.
+// RxModel is the part of a receive queue that RxBase calls.
 type RxModel interface {
-	// AwaitBuffers makes the driver notify the device when it posts buffers; the model calls WakeNext then. It
-	// returns false if there are already more buffers than the last refused frame found, or if the queue does not
-	// run. It is called under the lock.
+	// AwaitBuffers returns false if senders need not wait: there may be enough buffers now (in a device model: more
+	// than the last refused frame found), or the queue does not run. Otherwise the queue calls WakeNext or WakeAll
+	// when buffers come; a device model asks its driver for a notification. The caller holds the lock.
 	AwaitBuffers() bool
-	// Buffers is the approximate number of buffers. It is called under the lock.
+	// Buffers is the approximate number of free buffers. The caller holds the lock.
 	Buffers() int
-	// Stopped reports the error of a Fail. It is called without the lock, and must not wait.
+	// Stopped reports the error of a Fail. The caller does not hold the lock. Stopped must not wait.
 	Stopped(err error)
 }
 
-// Init sets the device model's part.
+// Init sets the RxModel.
 func (b *RxBase) Init(m RxModel) { b.model = m }
 
 // Lock implements RxQueue.
@@ -96,16 +97,17 @@ func (b *RxBase) Unlock() {
 	}
 }
 
-// Arm implements wire.Waitable. It may make a sender wait in spite of free buffers, for another sender's turn.
+// Arm implements wire.Waitable. It may make a sender wait in spite of free buffers, if the sender's port has waiters or
+// a turn already, or is more than mostLead frames ahead of a port with a turn.
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
-	b.waiting.Add(1) // before AwaitBuffers looks: a driver posts first, and then reads Waiting
+	b.waiting.Add(1) // before AwaitBuffers looks: a caller of Waiting has made buffers visible before
 	b.disarm(w)
 	more := b.err != nil || !b.model.AwaitBuffers()
 	serial, looked := serialOf(w), b.posts
 	if more {
-		looked-- // it has not seen the buffers posted last
+		looked-- // w has not seen the buffers posted last
 	}
 	switch p := b.find(serial); {
 	case more && (p == nil || p.idle() && !b.leads(p)):
@@ -139,7 +141,7 @@ func (b *RxBase) Disarm(w wire.Waker) {
 	b.disarm(w)
 }
 
-// disarm removes a waiter, or ends its turn.
+// disarm removes a waiter, or ends its turn and may give others a turn (goOn). The caller holds the lock.
 func (b *RxBase) disarm(w wire.Waker) {
 	serial := serialOf(w)
 	if serial == 0 {
@@ -169,8 +171,8 @@ func (b *RxBase) disarm(w wire.Waker) {
 	}
 }
 
-// goOn gives other waiters a turn if buffers are left. If these were too few for the last frame, they may be
-// enough for a waiter that has not looked since the last post.
+// goOn gives turns to waiters if buffers are left. Even if these were too few for the last refused frame, they may be
+// enough for a waiter that has not looked since the last WakeNext.
 func (b *RxBase) goOn() {
 	for i := range b.ports {
 		if len(b.ports[i].waiters) > 0 {
@@ -182,8 +184,8 @@ func (b *RxBase) goOn() {
 	}
 }
 
-// giveTurns gives turns to ports without one, as many as the buffers allow. Without all, only waiters that have
-// not looked since the last WakeNext may get one.
+// giveTurns gives turns to ports without one, as many as the buffers allow. If all is false, only waiters that have not
+// looked for buffers since the last WakeNext may get one.
 func (b *RxBase) giveTurns(all bool) {
 	turns := 0
 	for i := range b.ports {
@@ -203,7 +205,8 @@ func (b *RxBase) giveTurns(all bool) {
 	}
 }
 
-// next returns the port whose turn is next, and the index of its waiter; nil: none.
+// next returns the port that gets the next turn, and the index of the waiter to wake; nil: none. all is as in
+// giveTurns.
 func (b *RxBase) next(all bool) (least *portTurns, index int) {
 	for i := range b.ports {
 		p := &b.ports[i]
@@ -217,7 +220,7 @@ func (b *RxBase) next(all bool) (least *portTurns, index int) {
 			}
 		}
 	}
-	if least != nil && b.leads(least) { // the other candidates have had as many frames or more
+	if least != nil && b.leads(least) { // the other candidates have had as many frames or more: they lead, too
 		return nil, 0
 	}
 	return least, index
@@ -247,19 +250,20 @@ func (b *RxBase) Admit(serial uint32) bool {
 		}
 	}
 	switch {
-	case waits && p == nil: // Delivered counts it from now on
+	case waits && p == nil: // from now on Delivered counts the port's frames
 		b.add(serial).posts = b.posts
 		return true
 	case !behind || p.turn != nil:
 		return true
-	case !b.model.AwaitBuffers(): // the kick may be on its way
+	case !b.model.AwaitBuffers(): // there are buffers, and the driver's kick may be on its way
 		b.giveTurns(true)
 	}
 	p = b.find(serial) // AwaitBuffers may have moved p
 	return p == nil || !b.leads(p)
 }
 
-// Delivered counts the frames of one sending port that the queue took. The caller holds the lock.
+// Delivered counts the packets of batch that the queue took, unless their sending port has no entry in ports. All
+// packets come from one port. The caller holds the lock.
 func (b *RxBase) Delivered(batch []*wire.Packet) {
 	if len(b.ports) == 0 {
 		return
@@ -290,7 +294,7 @@ func (b *RxBase) find(serial uint32) *portTurns {
 	return nil
 }
 
-// add adds a port, in the memory of a forgotten one if there is one.
+// add adds a port, in the memory of a forgotten port if there is one.
 func (b *RxBase) add(serial uint32) *portTurns {
 	n := len(b.ports)
 	if n < cap(b.ports) {
@@ -305,12 +309,12 @@ func (b *RxBase) add(serial uint32) *portTurns {
 
 func (p *portTurns) idle() bool { return p.turn == nil && len(p.waiters) == 0 }
 
-// Waiting reports whether senders wait, and needs no lock. A caller that has made buffers visible before misses
-// no sender.
+// Waiting reports whether senders wait that have not been woken; it needs no lock. A caller that has made buffers
+// visible before misses no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
-// WakeNext makes Unlock wake ports whose turn is next, and the waiters without a port. It is called under the
-// lock when the driver has posted buffers.
+// WakeNext gives turns to ports, for which Unlock wakes waiters, and makes Unlock wake all waiters without a port. The
+// caller holds the lock, and calls WakeNext when there may be new buffers.
 func (b *RxBase) WakeNext() {
 	b.posts++
 	b.wakeOthers()
@@ -334,7 +338,7 @@ func (b *RxBase) forget(n int) {
 	b.ports = b.ports[:n]
 }
 
-// WakeAll makes Unlock wake all waiters, and ends all turns. It is called under the lock.
+// WakeAll makes Unlock wake all waiters, and ends all turns. The caller holds the lock.
 func (b *RxBase) WakeAll() {
 	b.wakeOthers()
 	for i := range b.ports {
@@ -353,11 +357,11 @@ func (b *RxBase) wakeOthers() {
 	b.portless = b.portless[:0]
 }
 
-// Err returns the error that stopped the queue.
+// Err returns the error that stopped the queue; nil: none. The caller holds the lock.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue, and makes Unlock wake all waiters. It returns false if the queue has stopped already. It
-// is called under the lock.
+// Fail records the error that stops the queue, and makes Unlock wake all waiters and report the error. It returns
+// false, and does nothing, if there is such an error already. The caller holds the lock.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false
@@ -367,5 +371,5 @@ func (b *RxBase) Fail(err error) bool {
 	return true
 }
 
-// Restart clears the error.
+// Restart clears the error. The caller holds the lock.
 func (b *RxBase) Restart() { b.err = nil }

@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// waitRing is a receive queue with only what waiting needs.
+// waitRing is an RxBase with a model that only makes senders wait.
 type waitRing struct {
 	nic.RxBase
-	buffers bool
+	buffers bool // there are buffers: AwaitBuffers returns false
 	moved   bool // AwaitBuffers wakes all waiters
 	stopped []error
 }
@@ -50,7 +50,7 @@ type wakes int
 
 func (w *wakes) Wake() { *w++ }
 
-// Senders that wait are woken once, after the lock is released.
+// WakeAll and Fail wake each sender that waits, once, after the lock is released.
 func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	q := newWaitRing()
 	var a, b wakes
@@ -110,11 +110,11 @@ func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	expect("restarted", 2, 1, true)
 }
 
-// countRing is a receive queue whose buffers have no memory, each for one frame.
+// countRing is an RxBase with a model that only counts buffers, each for one frame.
 type countRing struct {
 	nic.RxBase
 	buffers int
-	short   int // buffers when a frame last found too few
+	short   int // number of buffers when take last found too few
 }
 
 func newCountRing() *countRing {
@@ -140,7 +140,7 @@ func (q *countRing) locked(f func()) {
 	f()
 }
 
-// take takes up to n buffers; with whole, n or none.
+// take takes up to n buffers, or, if whole is set, n or none. It returns how many it took.
 func (q *countRing) take(n int, whole bool) int {
 	q.Lock()
 	defer q.Unlock()
@@ -154,7 +154,7 @@ func (q *countRing) take(n int, whole bool) int {
 	return n
 }
 
-// portQueue is a port's queue that always has frames. Woken queues are appended to ready.
+// portQueue is a sending port's queue that always has frames. Wake appends it to ready.
 type portQueue struct {
 	port  uint32
 	ready *[]*portQueue
@@ -164,7 +164,7 @@ type portQueue struct {
 func (s *portQueue) PortSerial() uint32 { return s.port }
 func (s *portQueue) Wake()              { *s.ready = append(*s.ready, s) }
 
-// round does what a Sender does once it runs.
+// round does what a Sender does once it is woken: it sends up to 32 frames, and waits again if it may.
 func (s *portQueue) round(q *countRing) {
 	n := q.take(32, false)
 	s.took += n
@@ -189,7 +189,7 @@ func sumOf(qs []*portQueue) (n int) {
 	return n
 }
 
-// Ports get about equal shares of a full receiver, whatever number of queues each waits with.
+// Ports get about equal shares of a receiver's buffers, whatever number of queues each waits with.
 //
 // Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestPortsTakeTurns(t *testing.T) {
@@ -231,7 +231,8 @@ func TestPortsTakeTurns(t *testing.T) {
 	}
 }
 
-// When a turn ends, and only then, the port's next queue gets a turn, as long as there are buffers.
+// While a port has a turn, its other queues get none. When the turn has ended, the next queue gets one if there are
+// buffers.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.

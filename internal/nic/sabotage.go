@@ -5,30 +5,31 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC (package sabotage). Faults that are nil or zero change nothing.
+// Sabotage is a deliberate fault of a NIC (package sabotage). Of the fields from Rx on, those that are nil or zero
+// change nothing.
 type Sabotage struct {
 	Name  string
-	Every uint32 // one hit in Every occasions; 0: in each
-	Seed  uint64 // selects the occasion
+	Every uint32 // of Every occasions, one is hit; 0 counts as 1
+	Seed  uint64 // selects which of Every occasions is hit
 
 	Rx       func(RxQueue) RxQueue
 	Tx       func(TxQueue) TxQueue
 	Out      func(Outlet) Outlet
-	Steering func(control.State) control.State // changes a copy of the State, but not the copy's slices
+	Steering func(control.State) control.State // returns a changed State, and does not write to the slices of its argument
 	Ring     RingFault
 }
 
-// RingFault is a fault of the marks in a device model's rings.
+// RingFault is a fault of the marks in a device model's receive rings.
 type RingFault uint8
 
 // Ring faults.
 const (
 	NoRingFault    RingFault = iota
-	RingEnd                  // the first buffer of a frame of several is marked as the last one
-	RingGeneration           // a completion keeps the generation bit of the previous lap
+	RingEnd                  // the first buffer of a frame in several buffers is marked as the last one
+	RingGeneration           // a completion keeps the generation bit of the previous lap (gve only)
 )
 
-// Occasions count the occasions for a fault. One goroutine at a time uses them.
+// Occasions count the occasions for a fault. Only one goroutine at a time may call the methods.
 type Occasions struct{ every, left uint32 }
 
 // Occasions returns a new count of occasions.
@@ -48,7 +49,7 @@ func (o *Occasions) Pass() {
 	o.left--
 }
 
-// RingFault returns the fault of the receive rings.
+// RingFault returns the fault of the receive rings; s may be nil.
 func (s *Sabotage) RingFault() RingFault {
 	if s == nil {
 		return NoRingFault
@@ -77,8 +78,8 @@ func (s *Sabotage) out(o Outlet) Outlet {
 	return s.Out(o)
 }
 
-// compile makes the steering of a State. With a fault of the steering it does not reuse compiled tables, which
-// come from a changed State.
+// compile makes the steering of a State. With a Steering fault it changes the State first, and reuses no tables of old,
+// which were compiled from another changed State.
 func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	fault := p.conf.Sabotage
 	if fault == nil || fault.Steering == nil {
@@ -93,15 +94,15 @@ func (p *Port) compile(s *control.State, old *steering) (*steering, error) {
 	return now, nil
 }
 
-// Placed returns the memory where bytes [off, off+n) of the payload just moved lie. The result is
-// valid until the next call or frame.
+// Placed returns the memory where bytes [off, off+n) of the payload just moved lie. The caller holds the queue's lock.
+// The result is valid until the next call of a method of m, or the next frame.
 func (m *Mover) Placed(off, n uint32) []dma.Segment { return m.placed(off, n) }
 
-// Copier returns the copier, during a Put.
+// Copier returns the copier of the sender, or of the control channel, for the current Put.
 func (m *Mover) Copier() *dma.Copier { return m.c }
 
 // Space returns the receiver's address space.
 func (m *Mover) Space() *dma.Space { return m.port.space }
 
-// Miscount adds n bytes to the host memory payload of the frame just moved.
+// Miscount adds n bytes to the count of payload in host memory of the frame just moved.
 func (m *Mover) Miscount(n uint64) { m.byMem.host += n }

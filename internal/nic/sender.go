@@ -16,63 +16,68 @@ type TxFrame struct {
 	// Slot is the frame's number in its Sender, from 0 to Batch-1.
 	Slot int
 
-	since time.Time // since when the receiver has taken no held frame
+	// since is when the wait of a held frame for its receiver began, by Patience's clock. The wait begins anew when the
+	// receiver takes frames, and after a wait for a link.
+	since time.Time
 }
 
-// TxQueue is the ring of a transmit queue, as a device model passes it to its Sender. The Sender's worker calls
-// the methods; Gather, Reload and Done inside the epoch of SenderOptions.Space. None of them may wait.
+// TxQueue is the queue from which a Sender takes frames: a transmit ring of a device model, or another queue.
+// The Sender's worker calls the methods; Gather, Reload and Done inside the epoch of SenderOptions.Space, if it is set.
+// The methods must not wait.
 type TxQueue interface {
 	// Gather takes at most len(free) new frames from the ring, and describes the frames to send in free[:filled]
-	// (ParseFrame, Meta, Prepare). taken also counts malformed frames, which the queue disposes of itself. After an
-	// error the Sender sends the filled frames and then stops the queue.
+	// (ParseFrame, Meta, Prepare). taken also counts frames that the queue disposes of itself, such as malformed ones.
+	// After an error the Sender sends the filled frames and then ends the worker.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again before a retry (RelocatePayload). moved: translations are
-	// void. ok is false if the frame's memory is gone: then the Sender drops the frame. An error stops the queue.
+	// Reload finds the payload of a held frame again before a retry (RelocatePayload). If moved is set, the address
+	// space has changed, and earlier translations are void. ok is false if the frame's memory is gone: then the Sender
+	// drops the frame. An error ends the worker.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
-	// Done returns frames to the driver. An error stops the queue.
+	// Done returns frames to the driver. An error ends the worker.
 	Done(fs []*TxFrame) error
-	// Abandon disposes of a held frame when the queue stops; the newest comes first. It returns true if the frame
-	// is back in the ring; otherwise the Sender drops the frame.
+	// Abandon disposes of a held frame when the worker ends; the newest comes first. kept reports whether the frame is
+	// back in the ring; otherwise the Sender drops it.
 	Abandon(f *TxFrame) (kept bool)
-	// Publish makes returned frames visible to the driver, and reports whether to interrupt it.
+	// Publish makes returned frames visible to the driver, and reports whether to interrupt the driver.
 	Publish() (call bool)
 	// Call interrupts the driver.
 	Call()
 	// Pending reports whether Gather would find a frame or an error. It must be cheap.
 	Pending() bool
-	// Backlog is the approximate number of frames that Gather would find. full: the driver may be waiting for space
-	// in the ring.
+	// Backlog returns the approximate number of frames that Gather would find. full reports whether the driver may be
+	// waiting for space in the ring.
 	Backlog() (frames int, full bool)
-	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more: there are frames
-	// already. DisableKick undoes it.
+	// EnableKick makes the driver kick, or call the Sender's Wake, at the next frame. more reports whether there are
+	// frames already. DisableKick undoes EnableKick.
 	EnableKick() (more bool)
 	DisableKick()
 	// Idle lets the queue free memory that the held frames do not need.
 	Idle(held []*TxFrame)
-	// Stopped reports the error that has ended the worker.
+	// Stopped is called when an error has ended the worker.
 	Stopped(err error)
 }
 
 // Outlet takes a Sender's frames.
 type Outlet interface {
-	// Send sends a batch and sets the Verdicts.
+	// Send sends a batch and sets the packets' Verdicts.
 	Send(batch []*wire.Packet)
-	// Dropped counts a packet that was Busy and is given up.
+	// Dropped counts a packet that was Busy and that the Sender gives up.
 	Dropped(p *wire.Packet, r wire.DropReason)
 }
 
 // SenderOptions configure a Sender.
 type SenderOptions struct {
-	Space    *dma.Space    // address space of ring and frames; nil: this process
+	Space    *dma.Space    // address space of ring and frames; nil: they are in this process's own memory
 	Batch    int           // most frames in flight, held ones included
-	Patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience.Here()
+	Patience time.Duration // most time for which frames wait for a receiver that takes none; 0: limits.Patience.Here()
 	Spin     bool          // without Pollers the worker locks its thread, and may poll for a moment before it sleeps
 	Drain    bool          // Stop sends the frames in the ring to receivers that take them at once
 	Pollers  *Pollers      // threads that serve the Sender; nil: a goroutine of its own
 }
 
-// Sender is the worker of a transmit queue. It gathers frames, sends them, returns finished frames to the
-// driver, and holds frames that meet a busy receiver, to send them again later, in order.
+// Sender is the worker of a transmit queue. It gathers frames, sends them, and returns finished frames to the driver.
+// It holds frames that are Busy, as their receiver has no buffers or they wait for a link, to send them again later,
+// in order.
 //
 // One goroutine, the control goroutine, calls Start, Stop and Close. The worker is a sequence of steps that
 // depend on no stack or thread, so one thread can serve several Senders (Pollers).
@@ -84,37 +89,37 @@ type Sender struct {
 	port  *Port // nil: the Outlet is not a Transmitter
 
 	stopping atomic.Bool
-	done     chan struct{} // the worker closes it; nil: no worker
+	done     chan struct{} // closed when the worker has ended; nil: Start was not called since Stop
 
 	// Used by the worker.
 	cores      int
 	kick       int        // the driver's eventfd; -1: the driver calls Wake
-	frames     []*TxFrame // frames[:held] are in flight
+	frames     []*TxFrame // frames[:held] are held or, during a round, being sent; the others are free
 	held       int
 	size       batchSize
 	batch      []*wire.Packet // the packets of frames, in the same order
 	disposed   []*TxFrame
 	late       lateFrames
-	generation uint64          // of the space in which the held frames' segments are valid
+	generation uint64          // generation of Space in which the held frames' segments are valid
 	armed      []wire.Waitable // receivers that will wake the Sender
 	patience   Patience
 	clock      func() time.Time
 	receivers  receivers
 	kicked     bool  // the worker may read the ring: the first kick has come, or is not required
 	started    bool  // the worker has called DisableKick since Start
-	asked      bool  // prepare has enabled kicks
+	asked      bool  // prepare has enabled kicks; resume disables them
 	looks      int   // turns of a poller before the first kick
-	moved      int   // costOf of the frames done since a poller's last look
-	broken     error // of the poller
+	moved      int   // with Pollers: costOf the frames done since the poller last read moved
+	broken     error // error of the poller's sleep; nil: none
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
 // SenderStats are counters about busy receivers.
 type SenderStats struct {
 	Waits   uint64 // attempts to sleep for a busy receiver
-	GaveUp  uint64 // frames dropped for a busy receiver, or when the queue stopped
+	GaveUp  uint64 // frames dropped for a busy receiver, or when the worker ended
 	Slow    uint64 // part of GaveUp: dropped for a slow receiver
-	PutBack uint64 // frames put back into the ring when the queue stopped
+	PutBack uint64 // frames put back into the ring when the worker ended
 }
 
 // NewSender makes a stopped Sender of a queue. Close frees it.
@@ -141,8 +146,8 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	return s, nil
 }
 
-// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the driver calls Wake. With
-// kickFirst the worker does not read the ring before the first kick.
+// Start runs the worker of a stopped Sender. kick is the driver's eventfd, or -1 if the driver calls Wake. If kickFirst
+// is set, the worker does not read the ring before the first kick.
 func (s *Sender) Start(kick int, kickFirst bool) {
 	s.kick = kick
 	s.stopping.Store(false)
@@ -186,7 +191,7 @@ func (s *Sender) Stop() {
 	s.done = nil
 }
 
-// Started reports whether the last call was Start and not Stop.
+// Started reports whether the last call of Start, Stop and Close was Start.
 func (s *Sender) Started() bool { return s.done != nil }
 
 // Close stops the Sender and closes its descriptor.
@@ -221,7 +226,7 @@ func (s *Sender) run() error {
 	}
 }
 
-// step runs a round; before the first kick it does nothing.
+// step runs a round, but not before the first kick. ended reports that the worker must end.
 func (s *Sender) step() (n int, ended bool, err error) {
 	last, full := s.stopping.Load(), s.held == len(s.frames)
 	if !s.kicked {
@@ -235,7 +240,7 @@ func (s *Sender) step() (n int, ended bool, err error) {
 	s.disarm()
 	if err != nil || last {
 		s.Release()
-		// After a full batch the ring may have more frames to drain.
+		// If all slots were held, the round took no frame, and the ring may have frames to drain.
 		return n, err != nil || n == 0 && !full, err
 	}
 	return n, false, nil
@@ -257,8 +262,8 @@ func (s *Sender) turn() (n int, ended bool) {
 	return n, ended
 }
 
-// Round sends held and new frames, and publishes completed ones. It returns the number of new frames. last: it
-// takes no new frames, unless SenderOptions.Drain is set.
+// Round sends held and new frames, and publishes completed ones. It returns how many new frames it took from the queue,
+// malformed ones included. If last is set, it takes none, unless SenderOptions.Drain is set.
 func (s *Sender) Round(last bool) (n int, err error) {
 	token := 0
 	if s.o.Space != nil {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A sender's rounds allocate nothing for frames that are held and then taken.
+// A Sender's rounds allocate nothing for frames that are held in one round and taken in the next.
 func TestSenderAllocatesNothing(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{Patience: patient.Patience})
 	var bufs []toyBuf
@@ -18,7 +18,7 @@ func TestSenderAllocatesNothing(t *testing.T) {
 		bufs = append(bufs, newToyBuf())
 		a.send(a.frame(b.mac, i))
 	}
-	b.rx.postNew(3 * toyBatch) // gives came capacity
+	b.rx.postNew(3 * toyBatch) // makes the memory that the next line gives to b.rx.came
 	b.rx.came, b.rx.posted = b.rx.posted[:0], b.rx.came[:0:0]
 	b.rx.posted = make([]toyBuf, 0, toyBatch)
 	dma.Guard()

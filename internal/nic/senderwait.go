@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/lab/shape"
 )
 
-// Wait waits until there may be work or timeLeft is over. With SenderOptions.Spin it may poll the ring for a
-// moment before it sleeps, if no frame is held.
+// Wait waits until there may be work or timeLeft is over. If SenderOptions.Spin is set, the first kick has come and no
+// frame is held, it may poll the ring for a moment before it sleeps.
 func (s *Sender) Wait() error {
 	if s.kicked && s.held == 0 && s.spin() {
 		return nil
@@ -23,9 +23,10 @@ func (s *Sender) Wait() error {
 	return err
 }
 
-// prepare asks receivers and the driver to wake the Sender. false: there is work already. The caller has to call
-// resume in both cases. Receivers stay armed until the end of the Sender's next round, because the port's turn
-// (RxBase) lasts that long, or until the next prepare.
+// prepare makes the receivers of held frames and, if a frame slot is free, the driver wake the Sender. It returns false
+// if there may be work already, or if Stop was called. The caller has to call resume in both cases. Receivers stay
+// armed until the end of the Sender's next round, because the port's turn (RxBase) lasts that long, or until the next
+// prepare.
 func (s *Sender) prepare() bool {
 	s.disarm() // a poller may have called prepare since the last step
 	s.trim()
@@ -65,12 +66,13 @@ func (s *Sender) spin() bool {
 	}
 }
 
-// arm makes the receivers of held frames wake the Sender. false: one of them has buffers already, or has stopped.
+// arm makes the receivers of held frames wake the Sender. It returns false if one of them may have buffers already, or
+// has stopped.
 func (s *Sender) arm() bool {
 	for _, f := range s.frames[:s.held] {
 		receiver := f.Packet.Verdict.Queue
 		if n := len(s.armed); receiver == nil || n > 0 && s.armed[n-1] == receiver {
-			continue // it waits for a link (timeLeft), or for the previous frame's receiver
+			continue // the frame waits for a link (timeLeft), or for the receiver armed last
 		}
 		if len(s.armed) == 0 {
 			s.count.waits.add(1)
@@ -117,7 +119,7 @@ func (s *Sender) heldLeft() time.Duration {
 	}
 	limit := s.patience.limit()
 	left := limit
-	link := int64(math.MaxInt64) // when the first link is free
+	link := int64(math.MaxInt64) // when the first link is free, by shape.Now; MaxInt64: no frame waits for a link
 	var first time.Time
 	for _, f := range s.frames[:s.held] {
 		if until := f.Packet.Verdict.Until; until != 0 {
@@ -138,9 +140,9 @@ func (s *Sender) heldLeft() time.Duration {
 	return left
 }
 
-// spinTime bounds a worker's polling before it sleeps.
+// spinTime bounds for how long a worker polls before it sleeps.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the running workers with a locked thread. A worker does not poll if they are as many as its cores,
-// or more.
+// workers counts the running workers with a locked thread. If they are as many as Sender.cores (GOMAXPROCS) or more, a
+// worker does not poll before it sleeps.
 var workers atomic.Int32

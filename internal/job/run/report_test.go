@@ -48,7 +48,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// One wrong field of a report is enough.
+// Each case of the table makes one field of a good report wrong, and check refuses that report.
 //
 // Invariant: vnic run: A report that does not prove the transfer is refused.
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
@@ -154,7 +154,7 @@ func TestPlanOfANode(t *testing.T) {
 func TestPartsOfAGPU(t *testing.T) {
 	for _, tt := range []struct {
 		nic, driver string
-		second      uint64 // begin of the second end's part
+		second      uint64 // base of the GPU's second end; 0 with gve, whose kernel allocates a window for each end
 	}{
 		{NICVirtio, lab.DriverNode, 64 << 20},
 		{NICGVE, lab.DriverNode, 0},
@@ -193,7 +193,7 @@ func TestCheckOfOptions(t *testing.T) {
 	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(*Options){
 		"--nic e1000":      func(o *Options) { o.NIC = "e1000" },
-		"--nic gve":        func(o *Options) { o.NIC = NICGVE }, // in this process
+		"--nic gve":        func(o *Options) { o.NIC = NICGVE }, // with InProc, which options sets
 		"--nic gve: its":   func(o *Options) { o.NIC = "virtio,gve" },
 		"--nic virtio,ab":  func(o *Options) { o.NIC = "virtio,ab" },
 		"--nic gve,gve,gv": func(o *Options) { o.NIC, o.InProc = "gve,gve,gve", false },

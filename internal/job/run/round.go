@@ -24,7 +24,7 @@ type round struct {
 	n, seed        uint64
 	send, recv     transfer.PrepareArgs
 	from, to       netip.AddrPort
-	source         sum // digest of the source, if Options.Digest is DigestPieces
+	source         sum // digest of the source, by this host or the host that sends; zero unless Digest is DigestPieces
 	flows          *flowCounters
 	sent, got      transfer.Result
 	start          time.Time
@@ -38,7 +38,7 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 	a, b, p := s.ends[0], s.ends[1], &s.plan
 	t := &round{s: s, mode: mode, number: number, rounds: len(p.rounds), n: n, seed: seed,
 		from: netip.AddrPortFrom(a.addr.Addr(), port), to: netip.AddrPortFrom(b.addr.Addr(), port)}
-	stall := int(s.opt.patience()/time.Second) + 3 // the host's limit is shorter: its error has both ends' states
+	stall := int(s.opt.patience()/time.Second) + 3 // longer than the limit of watch, whose error has both ends' states
 	if !a.away() {
 		t.send = transfer.PrepareArgs{Mode: mode, Send: true, GPU: a.GPU.ID(), Off: a.base, Bytes: session.Pages(n), Len: n,
 			Seed: seed, Local: t.from, Remote: t.to, StallSeconds: stall}
@@ -55,8 +55,8 @@ func (s *stream) newRound(mode string, number int, n, seed uint64, port uint16) 
 	return t
 }
 
-// run makes the transfer, verifies it, and adds its results to r. After an error the guests' transfer is
-// unfinished.
+// run makes the transfer, verifies it, and adds its results to r; wrong bytes are no error, but in r. After an error
+// the transfer may be unfinished in a guest (transfer.Finish).
 func (t *round) run(ctx context.Context, r *Run) error {
 	s, a, b := t.s, t.s.ends[0], t.s.ends[1]
 	if err := t.stage(ctx, "prepare"); err != nil {
@@ -68,7 +68,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		cancel()
 		_ = digested()
 	}()
-	// An engine is far faster than 64 MiB/s.
+	// Besides patience, a second (times limits.Slow) for each 64 MiB: engines are far faster.
 	fill := s.opt.patience() + limits.Limit(time.Duration(t.n>>26)*time.Second).Here()
 	if err := s.onBoth(ctx, fill, func(ctx context.Context) error {
 		if err := transfer.Prepare(ctx, a.Ops, t.send); err != nil {
@@ -122,7 +122,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := s.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
 		return err
 	}
-	// After Finish the guests have no transfer.
+	// Finish ends the transfer in each guest, so that the next round can begin one.
 	if err := s.onBoth(ctx, s.opt.patience(), func(ctx context.Context) error { return transfer.Finish(ctx, a.Ops) },
 		func(ctx context.Context) error { return transfer.Finish(ctx, b.Ops) }); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -161,8 +161,8 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.s.opt.Begin(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.rounds})
 }
 
-// digestIdle starts to compute the digest of the source, for guests in this process, while the transfer leaves
-// processors idle; finish waits for it.
+// digestIdle starts a goroutine that calls digestSource, at low priority, to run during the transfer. finish raises the
+// priority, waits for digestSource, and returns its error. digestIdle is for guests in this process.
 func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	hurry := make(chan struct{})
 	var eg errgroup.Group
@@ -175,7 +175,7 @@ func (t *round) digestIdle(ctx context.Context) (finish func() error) {
 	})
 }
 
-// move transfers the data. base is how many bytes earlier rounds have moved.
+// move transfers the data. base is how many bytes the mode's earlier rounds have moved, for Options.Progress.
 func (t *round) move(ctx context.Context, base uint64) error {
 	a, b := t.s.ends[0], t.s.ends[1]
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -223,13 +223,13 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	switch {
 	case errors.As(context.Cause(ctx), &stalled):
 		return stalled
-	case t.s.gone(): // Session.Blame names the guest
+	case t.s.gone(): // a guest has ended: runner.blame will add which one
 		return err
 	}
 	return fmt.Errorf("%w%s", err, t.s.states(ctx))
 }
 
-// stallError means that a transfer made no progress for a time.
+// stallError means that a round made no progress for the time limit, after done of its total bytes.
 type stallError struct {
 	limit       time.Duration
 	done, total uint64
@@ -241,8 +241,9 @@ func (e *stallError) Error() string {
 		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress, and ends the transfer with a stallError if no new payload is counted and no engine
-// copies for the time that Options.patience returns, even if a guest does not answer any more.
+// watch passes progress to Options.Progress until done is closed. If for a time limit (Options.patience at the begin)
+// no new payload is counted (flowCounters.moved), and the engines of the NICs on this host copy nothing, with Bidir for
+// the other direction too, watch calls fail with a stallError and returns. The guests need not answer for that.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.s.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -268,7 +269,7 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	}
 }
 
-// states returns lines with the TCP states of both ends.
+// states returns a line for each end: its TCP state, or why it is unknown, or that the end is on the other host.
 func (s *stream) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limits.AskState.Here())
 	defer cancel()

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Do makes the lab, transfers in each mode, closes the lab, and returns a report, also with an ErrProof and,
-// if a rail has finished a mode, with an ErrRemoved. If ctx ends before there is a report, Do returns the
-// cause; Options.Timeout ends the run with a *limit.Error.
+// Do makes the lab, transfers in each mode, closes the lab, and returns a report. It returns a report also with an
+// ErrProof and, if a rail has finished a mode, with an ErrRemoved; but none if clearing up fails. If ctx ends before
+// there is a report, Do returns the cause. If Options.Timeout ends the run, Do returns a *limit.Error and no report.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	o.Alive = new(limit.Guests)
 	o.Fetch.Progress = o.Alive.Fetching(o.Fetch.Progress)
@@ -51,7 +51,8 @@ func doWithin(ctx context.Context, o *Options) (*Report, error) {
 	return rep, cmp.Or(err, kerr)
 }
 
-// run meets the other host, if there is one, boots the guests, and transfers.
+// run meets the other host, if there is one, boots the guests on this host, and transfers. If that succeeds, or fails
+// with an ErrProof, run exchanges verdicts with the other host (conclude).
 func (r *runner) run(ctx context.Context, fail func(error)) (*Report, error) {
 	o := r.opt
 	if o.Half != "" {

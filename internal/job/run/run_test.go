@@ -24,7 +24,7 @@ func options(size uint64) Options {
 	return o
 }
 
-// do runs with o, and validates the report.
+// do requires that a run with o succeeds and leaves nothing, and that its report is valid by the JSON schema.
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -121,7 +121,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 			t.Errorf("%d of %d", done, total)
 		}
 		if done < last {
-			back++ // the second mode starts at 0
+			back++ // in the second mode done counts from 0 again
 		}
 		last = done
 	}
@@ -161,7 +161,7 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	}
 }
 
-// The same bytes arrive, through host memory.
+// Without peer-to-peer the same bytes arrive as with it, bounced through memory of this process.
 //
 // Invariant: vnic run: Counters and audit find payload exactly where it was.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
@@ -224,7 +224,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	testkit.ErrorSays(t, err, "connect: guest ", "not done after 1s")
 }
 
-// interrupted requires the interruption's error, and that nothing is left.
+// interrupted runs with o as changed by change, which makes a callback of o call interrupt. It requires no report, the
+// interruption's error alone, and that nothing is left.
 func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func())) {
 	testkit.LeavesNothing(t)
 	gone := errors.New("gone away")
@@ -292,7 +293,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	}
 }
 
-// counters.json has the NICs of all rails.
+// counters.json has both guests' NICs of all rails.
 func TestKeepKeepsCountersOfRails(t *testing.T) {
 	o := railsOptions(t, 2, "")
 	o.Keep, o.KeepDir, o.Modes = true, t.TempDir(), []string{transfer.Devmem}

@@ -20,19 +20,19 @@ import (
 )
 
 // runner is a run: a Session, and the transfers between two guests. A rail is NIC i of one guest and NIC
-// i of the other. Each direction of a rail is a stream, with its own seed, GPU memory, connection and proof.
-// The streams of a mode begin to transfer together.
+// i of the other. Each direction in which a rail transfers is a stream, with its own seed, part of GPU memory,
+// connections and proof. In each mode the streams begin their first transfers together.
 type runner struct {
 	*session.Session
 	opt     *Options
 	desc    lab.Description
-	ways    [][2]int // directions of each rail: numbers of the sending and the receiving guest
+	ways    [][2]int // directions in which each rail transfers: numbers of the sending and the receiving guest
 	streams []*stream
-	begun   func()      // called when a stream's first transfer of a mode begins
+	begun   func()      // called by each stream when its first transfer of a mode begins
 	kept    *os.File    // file for the NICs' counters; nil: none
-	host    *host       // our network stack; nil without Options.Half
-	peer    *peer       // the other host; nil: not connected
-	over    atomic.Bool // the verdicts have been exchanged, or the connection is closed
+	host    *host       // stack of this vnic's own port, made by meetPeer; nil without Options.Half
+	peer    *peer       // the vnic on the other host, once meetPeer has met it; else nil
+	over    atomic.Bool // the other host has our verdict, or we have closed the connection
 }
 
 // planned returns a runner with its streams, without a Session.
@@ -49,7 +49,8 @@ func planned(o *Options) (*runner, error) {
 	return r, r.plan()
 }
 
-// newRunner makes the lab. An uplink that fails later calls fail.
+// newRunner makes a runner and its lab, whose guests have not booted. An uplink that fails before over is set
+// calls fail.
 func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, error) {
 	r, err := planned(o)
 	if err != nil {
@@ -79,7 +80,7 @@ func newRunner(ctx context.Context, o *Options, fail func(error)) (*runner, erro
 }
 
 func (r *runner) attach() {
-	nodes := [2]int{} // how many Nodes each guest has
+	nodes := [2]int{} // by the guest's number: how many Nodes it has so far
 	for _, s := range r.streams {
 		s.r = r
 		s.links.edges = r.Lab.Edges()
@@ -109,8 +110,8 @@ func (r *runner) guest(i int) *session.Guest {
 	return r.Guests[0]
 }
 
-// take makes a guest open each of its NICs that transfers, with a Node for each end. In QEMU with rails it
-// finds the NICs by their MACs.
+// take makes a guest set up its driver and stack on each of its NICs that transfer, with a Node for each end
+// (Node.Take). In QEMU with rails the guest first finds the NICs by their MACs.
 func (r *runner) take(ctx context.Context, g *session.Guest) error {
 	var devices []string
 	if g.QEMU != nil && r.opt.Rails > 0 {
@@ -159,8 +160,9 @@ func (r *runner) ports() (list []*nic.Port) {
 	return list
 }
 
-// blame returns the cause of an error. If there is another host, and no guest here has ended, it first waits a
-// moment for that host's reason.
+// blame returns a likely cause of err: the cause of ctx's end; or the end of a guest, with err; or err, with removed
+// devices of the first stream. If there is another host, and no guest here has ended, it first waits for that host's
+// reason, which ends ctx, limits.OtherHost at most.
 func (r *runner) blame(ctx context.Context, err error) error {
 	if r.peer != nil && !r.Gone() {
 		select {
@@ -172,7 +174,7 @@ func (r *runner) blame(ctx context.Context, err error) error {
 }
 
 // close ends the guests, then closes the lab. If a NIC of a guest in this process has two Nodes, close first
-// ends their transfers, because the Close of one Node closes the NIC.
+// ends the transfers of both, because the Close of the first Node closes the NIC.
 func (r *runner) close() error {
 	if r.opt.InProc && r.opt.Bidir {
 		var eg errgroup.Group
@@ -183,7 +185,7 @@ func (r *runner) close() error {
 				eg.Go(func() error { return transfer.Finish(ctx, e.Ops) })
 			}
 		}
-		_ = eg.Wait() // closing the device frees the rest
+		_ = eg.Wait() // Close of the Nodes frees what Finish could not
 	}
 	return r.Close()
 }
@@ -191,8 +193,8 @@ func (r *runner) close() error {
 // end is one side of a stream. On another host only Name, base and addr are set.
 type end struct {
 	session.Node
-	base uint64       // offset of the stream's part of the GPU's memory
-	addr netip.Prefix // address of the family Options.Family
+	base uint64       // begin of its part of the GPU's memory; if the kernel drives the NIC, 0: of the end's window
+	addr netip.Prefix // the NIC's, of the family Options.Family
 
 	// digest computes the digest of a range of GPU memory: engineDigest, or a test's.
 	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)

@@ -14,7 +14,8 @@ func (o *Options) noteSabotage() {
 	}
 }
 
-// sabotage sets the fault of --sabotage in the lab's NICs.
+// sabotage sets the fault of --sabotage, if there is one, for the NICs of d whose model can have it. If there are no
+// such NICs, it returns an error.
 func (o *Options) sabotage(d *lab.Description) error {
 	if o.Sabotage == "" {
 		return nil

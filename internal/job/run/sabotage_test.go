@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A run with a fault that concerns the proof fails, the others pass, as docs/sabotage.md says.
+// With guests in this process, a run with a fault that concerns the proof fails, and others pass, as docs/sabotage.md
+// says of virtio. Some faults are tried in the large form only.
 //
 // Invariant: vnic run: The proof fails if the NIC is made to break what is being proved.
 func TestProofSeesSabotage(t *testing.T) {
@@ -30,7 +31,7 @@ func TestProofSeesSabotage(t *testing.T) {
 				if !known {
 					return
 				}
-				o.Corrupt = 0.01 // only corrupted frames show that a NIC does not verify checksums
+				o.Corrupt = 0.01 // checksum-in: only corrupted frames show that a NIC does not verify checksums
 			}
 			testkit.OK(t, o.Check())
 			if rep, err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {

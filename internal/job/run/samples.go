@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Recorder records samples of the bytes that transfers moved, and marks, for a Picture of a run. A nil
-// Recorder records nothing.
+// Recorder records, for a Picture of a run, samples of the bytes that transfers moved and of the packets lost, and
+// events (Mark). A nil Recorder records nothing.
 type Recorder struct {
 	Name string
 
@@ -20,19 +20,19 @@ type Recorder struct {
 // recorded has the samples of one mode.
 type recorded struct {
 	mode  string
-	begin time.Time // begin of the first transfer; zero: none has begun
+	begin time.Time // begin of the mode's first transfer; zero: none has begun
 	flows []*flow
 	marks []mark
 }
 
-// flow is one direction of a rail in one mode.
+// flow is one direction of a rail in one mode, or without rails the transfer.
 type flow struct {
 	from, to    string
 	list        []reading
-	bytes, lost uint64 // totals of the rounds that have ended
+	bytes, lost uint64 // totals of the rounds whose data has been moved
 }
 
-// reading is a sample: a flow's bytes and lost packets so far, over all rounds.
+// reading is a sample: a flow's payload bytes, retransmissions included, and lost packets, over all its rounds so far.
 type reading struct {
 	when        time.Time
 	bytes, lost uint64
@@ -45,10 +45,10 @@ type mark struct {
 }
 
 const (
-	sampleOften  = 10 * time.Millisecond // at first: a small transfer takes a tenth of a second
+	sampleOften  = 10 * time.Millisecond // between samples, until sampleOftenS after the mode's first transfer began
 	sampleOftenS = time.Second
-	sampleLater  = 50 * time.Millisecond
-	maxSamples   = 1 << 13 // bound of a flow's samples; then add drops every other one
+	sampleLater  = 50 * time.Millisecond // between samples, after that
+	maxSamples   = 1 << 13               // a flow with so many samples: add drops about every other one
 )
 
 // mode begins a mode. Before the first one, as in a probe, nothing is recorded.
@@ -61,7 +61,7 @@ func (r *Recorder) mode(mode string) {
 	r.modes = append(r.modes, &recorded{mode: mode})
 }
 
-// Mark records that something happens now, in a few words. Before the first transfer of a mode it does
+// Mark records that now happens what text says in a few words. Before the first transfer of the current mode it does
 // nothing.
 func (r *Recorder) Mark(text string) {
 	if r == nil {
@@ -78,10 +78,11 @@ type sampler struct {
 	t     *round
 	flow  *flow
 	since time.Time
-	lost  uint64 // t.lost() before the round
+	lost  uint64 // t.lost() when sample was called
 }
 
-// sample begins to sample a round; nil: it is not recorded.
+// sample adds the first sample of a round, whose transfer begins now, and returns the sampler for the others; nil: the
+// round is not recorded.
 func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	if r == nil {
 		return nil
@@ -106,8 +107,8 @@ func (r *Recorder) sample(t *round, now time.Time) *sampler {
 	return s
 }
 
-// lost returns how many packets the stream's NICs and their wires have dropped. With Bidir only the sending
-// NIC counts, if it is on this host: the receiving NIC counts for the other direction.
+// lost returns about how many packets the stream's NICs on this host and their links have dropped. With Bidir only the
+// sending NIC counts, if it is on this host: the receiving NIC counts for the other direction.
 func (t *round) lost() uint64 {
 	if a := t.s.ends[0]; t.s.opt.Bidir && !a.away() {
 		return countersOf(a.nic()).drops
@@ -138,7 +139,7 @@ func (s *sampler) follow(done <-chan struct{}) {
 	}
 }
 
-// end adds the last sample of the round: when it ended, and how many bytes it moved.
+// end adds the last sample of a round that has moved so many bytes until when. On a nil sampler it does nothing.
 func (s *sampler) end(when time.Time, bytes uint64) {
 	if s == nil {
 		return
@@ -147,15 +148,15 @@ func (s *sampler) end(when time.Time, bytes uint64) {
 	f.bytes += bytes
 	f.lost += s.t.lost() - s.lost
 	n := len(f.list)
-	// Drop the samples just before when, and after it.
+	// Drop the samples that are less than sampleOften/2 before when, or after it, but not the round's first.
 	for n > 0 && !f.list[n-1].first && when.Sub(f.list[n-1].when) < sampleOften/2 {
 		n--
 	}
 	f.list = append(f.list[:n], reading{when: when, bytes: f.bytes, lost: f.lost})
 }
 
-// add adds a sample, and drops about every other one if there are too many. Samples are running totals, so no
-// bytes are lost.
+// add adds a sample. If there are then maxSamples or more, it drops every other one, but no round's first or last.
+// Samples are running totals, so no bytes are lost.
 func (f *flow) add(s reading) {
 	f.list = append(f.list, s)
 	if len(f.list) < maxSamples {

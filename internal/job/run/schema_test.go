@@ -19,7 +19,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(testkit.Must(json.Marshal(v))(t))
 }
 
-// sample returns a report of a run with an audit.
+// sample returns the report of a run of both modes in QEMU, with an audit.
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
@@ -50,7 +50,7 @@ func TestSchemaIsThatOfReport(t *testing.T) {
 		"internal/report/pcap")
 }
 
-// A schema that refuses nothing would prove nothing.
+// The schema refuses a report that one change has made wrong.
 func TestSchemaSeesWhatIsWrong(t *testing.T) {
 	valid := schematest.Compile(t, Schema)
 	for name, change := range map[string]func(doc, run map[string]any){

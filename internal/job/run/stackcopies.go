@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. It is a figure of
-// the stack, and not counted: nobody sees what processors copy. It is part of no Link.
+// StackCopies is what a guest's processors read and write in host memory for its stack in mode copy. Bytes is computed
+// from the payload and the stack's copies of a byte (stacks), and not counted. It is part of no Link.
 type StackCopies struct {
 	Guest string `json:"guest"`
 	// linux: the guest's kernel; vnic: our driver and stack
@@ -36,7 +36,8 @@ var stacks = map[string]struct {
 	perByte int
 }{StackLinux: {"Linux's", 2 * 1}, StackVNIC: {"ours", 2 * 2}}
 
-// stackCopies returns the copies of each guest's stacks; with NICs of both models there are two.
+// stackCopies returns, in mode copy, the copies by the stacks of each guest on this host. A guest has both stacks if
+// its NICs that transfer are of both models. runs has the streams' results; a nil one counts nothing.
 func (r *runner) stackCopies(mode string, runs []*Run) (list []StackCopies) {
 	if mode != transfer.Copy {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// stream is one direction of a rail.
+// stream is one direction of a rail, or without rails the transfer from guest A to guest B.
 type stream struct {
-	r      *runner // nil: only planned
+	r      *runner // set by attach; nil: the runner has no Session yet
 	opt    Options
 	plan   plan
 	places [2]place // of sender and receiver
@@ -26,11 +26,11 @@ type stream struct {
 	rail   Rail
 
 	wrong []error // one for each of the first maxWrong rounds with wrong bytes
-	// port is the first port of the rounds. 1000 rounds have different ports, because Linux keeps a used port
-	// busy for a minute (TIME_WAIT).
+	// port is the port of the first mode's first round. Each mode, a probe's too, has 1000 ports, which its rounds use in
+	// turn, because Linux keeps a used port busy for a minute (TIME_WAIT).
 	port  uint16
-	links tally                 // what the transfers of the current mode have counted
-	lost  error                 // names the removed device; nil: none
+	links tally                 // what the transfers of the current or last mode have counted
+	lost  error                 // of the transfer that the removal of a device has ended; nil: none
 	loads map[*lab.Edge]float64 // perByte of the last mode
 	probe map[string]float64    // by mode, bytes a second in the probe; nil: no probe
 }
@@ -51,7 +51,8 @@ func (s *stream) gone() bool {
 	return slices.ContainsFunc(s.here(), func(e *end) bool { return e.QEMU != nil && e.QEMU.Ended() })
 }
 
-// runMode does the rounds of the plan. number, with the seed, determines the data.
+// runMode does the rounds of the plan. number is the mode's: with the seed it determines the data, and with port the
+// ports.
 func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run, error) {
 	s.links.reset()
 	seeds := rand.New(rand.NewPCG(s.opt.Seed, number))
@@ -74,8 +75,8 @@ func (s *stream) runMode(ctx context.Context, mode string, number uint64) (*Run,
 	return r, nil
 }
 
-// onBoth calls sender and receiver for their ends at the same time, each within a limit, unless nil or on
-// another host.
+// onBoth calls sender and receiver at the same time, each within the limit. It does not call a nil function, nor the
+// function of an end on another host.
 func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	type side struct {
 		*end
@@ -87,7 +88,7 @@ func (s *stream) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 		func(ctx context.Context, x side) error { return x.do(ctx) })
 }
 
-// both calls two functions at the same time. An error cancels the other's context.
+// both calls f and g at the same time, and returns the first error, which cancels the other's context.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })
@@ -95,13 +96,14 @@ func both(ctx context.Context, f, g func(context.Context) error) error {
 	return eg.Wait()
 }
 
-// abandon ends a transfer in the guests after the removal of a device.
+// abandon ends the stream's transfer in the guests on this host, after the removal of a device. It waits for them,
+// limits.Ask at most.
 func (s *stream) abandon(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, e := range s.here() {
-		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // the removal has freed the rest
+		wg.Go(func() { _ = transfer.Finish(ctx, e.Ops) }) // it may fail, as a device is gone
 	}
 	wg.Wait()
 }

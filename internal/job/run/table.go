@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// columns are the table's lines, by which Report.add sums up counts, too.
+// columns returns the lines of the table that has a column for each mode. Report.add sums up the counts of those that
+// report.Sum makes.
 func (rep *Report) columns() report.Columns[Run] {
 	sends, receives := rep.sides()
 	only := func(there bool, c report.Column[Run]) report.Column[Run] {
@@ -94,11 +95,11 @@ var railColumns = report.Columns[Rail]{
 	{Title: "digest", Text: func(r *Rail) string { return match(r.SHA256Match) }},
 }
 
-// share reports whether shares were measured.
+// share reports whether the run measured shares: there was a probe.
 func share(rails []Rail) bool { return rails[0].Share != nil && rails[0].Share.Probe > 0 }
 
-// Table prints the report: for each mode a table of rails, if there are rails, then a table with a column for
-// each mode.
+// Table prints the report: for each mode, if there are rails, a table of rails and one of links, then a table with a
+// column for each mode, and lines about the run. Its error is w's.
 func (rep *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	for i := range rep.Runs {
@@ -109,7 +110,8 @@ func (rep *Report) Table(w io.Writer) error {
 	return err
 }
 
-// railTable prints a mode's table with a line for each direction of a rail.
+// railTable prints a mode's table with a line for each direction of a rail that has a result, and below it fairness,
+// shares and links. If the report has no Rails, it prints nothing.
 func (rep *Report) railTable(w io.Writer, mode string) {
 	if len(rep.Rails) == 0 {
 		return
@@ -133,7 +135,8 @@ func percent(f *float64) string {
 	return fmt.Sprintf("%.1f %%", *f*100)
 }
 
-// shareLines prints the scale, why rails have no share, and the model's prediction.
+// shareLines prints, of a mode's rails with a Share: if there was a probe, the scale, and why rails have no OfRate;
+// then the model's prediction for the rail with the least modelShare, unless that rail has no line rate.
 func (rep *Report) shareLines(w io.Writer, mode string) {
 	var shared []*Rail
 	for i := range rep.Rails {
@@ -165,7 +168,7 @@ func (rep *Report) shareLines(w io.Writer, mode string) {
 		least.modelShare()*100, least.Model/least.Possible*100, least.ModelLimit)
 }
 
-// mostLinks bounds the links in the table.
+// mostLinks is how many links linkTable shows at most.
 const mostLinks = 8
 
 var linkColumns = report.Columns[Link]{
@@ -186,7 +189,7 @@ var linkColumns = report.Columns[Link]{
 	}},
 }
 
-// linkTable prints a mode's most loaded links.
+// linkTable prints a mode's most loaded links, if there are any, and its StackCopies.
 func (rep *Report) linkTable(w io.Writer, mode string) {
 	run := &rep.Runs[slices.IndexFunc(rep.Runs, func(r Run) bool { return r.Mode == mode })]
 	if links := run.Links; len(links) > 0 {
@@ -197,7 +200,7 @@ func (rep *Report) linkTable(w io.Writer, mode string) {
 	fmt.Fprintln(w)
 }
 
-// modelShare returns the predicted rate, as a part of the line rate.
+// modelShare returns the predicted rate, as a part of the line rate; 0: the NICs have no rate.
 func (x *Share) modelShare() float64 {
 	if x.LineRate == 0 {
 		return 0
@@ -205,7 +208,7 @@ func (x *Share) modelShare() float64 {
 	return x.Model / x.LineRate
 }
 
-// sides reports whether a guest on this host sends, and whether one receives.
+// sides reports whether a guest on this host sends, and whether one receives, in a transfer of the report.
 func (rep *Report) sides() (sends, receives bool) {
 	if rep.Half == nil {
 		return true, true

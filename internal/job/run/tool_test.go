@@ -26,7 +26,7 @@ func (x *tools) run(ctx context.Context, e *end, args ...string) (agent.ExecResu
 	return agent.Run.Call(ctx, e.QEMU.Agent(), agent.Exec{Args: args})
 }
 
-// receiver starts devmem recv in guest B.
+// receiver starts devmem recv in guest B, with these further arguments. The channel gets its result.
 func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecResult {
 	done := make(chan agent.ExecResult, 1)
 	addr := x.s.ends[1].addr.Addr().String()
@@ -40,7 +40,7 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 	return done
 }
 
-// send runs devmem send in guest A, which tries until the receiver listens.
+// send runs devmem send in guest A, which tries to connect until the receiver listens, for limits.Peer at most.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
 	args := []string{"send", "-s", x.s.ends[1].addr.Addr().String(), "-c", x.s.ends[0].addr.Addr().String(), "-p",
@@ -52,13 +52,15 @@ func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	return r
 }
 
-// One transfer is larger than the tool's buffer, so that its pages are used again, one is smaller.
+// Bytes of a transfer that is larger than the buffer of devmem, so that pages of the buffer are used again, and of one
+// that is smaller.
 const (
 	moreThanBuffer = 64 << 20
 	little         = 4 << 20
 )
 
-// All bytes must arrive.
+// transfer sends size bytes from guest A to guest B. It requires that all arrive, as the pattern has them and none in
+// host memory, and that both NICs then have no registered buffers.
 func (x *tools) transfer(size int) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), 2*time.Minute)
@@ -69,7 +71,7 @@ func (x *tools) transfer(size int) {
 	go func() { sent <- x.send(sctx, strconv.Itoa(size)) }()
 	r := <-got
 	if r.Status != 0 {
-		refused() // no receiver listens any more
+		refused() // send need not try any longer: the receiver has ended
 	}
 	if s := <-sent; s.Status != 0 && r.Status == 0 {
 		x.Fatalf("send: %+v", s)
@@ -95,7 +97,7 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 	}
 }
 
-// until waits for done, at most a minute.
+// until waits until done returns true, and returns true; after a minute it returns false.
 func (x *tools) until(done func() bool) bool {
 	ctx, cancel := context.WithTimeout(x.Context(), time.Minute)
 	defer cancel()

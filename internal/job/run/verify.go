@@ -15,9 +15,10 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// poisoned checks that the destination and, in mode devmem, the page pool of e hold only the poison value.
+// poisoned returns an error unless each byte of the destination of p in e's GPU memory, and in mode devmem of the page
+// pool, is the poison value: the low byte of p.Seed.
 func (s *stream) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) error {
-	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // fits the first-level cache
+	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // fits a processor's first-level cache
 	check := func(what string, off, n uint64) error {
 		return e.Each(ctx, off, n, func(b []byte, _ uint64) error {
 			for part := range slices.Chunk(b, len(want)) {
@@ -37,19 +38,19 @@ func (s *stream) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) e
 	return check("page pool", p.PoolOff, p.PoolBytes)
 }
 
-// kinds of digests
+// Values of Options.Digest.
 const (
-	DigestPieces = "pieces" // the SHA-256 of the SHA-256s of the pieces of 1 MiB
+	DigestPieces = "pieces" // the SHA-256 of the SHA-256s of the pieces of 1 MiB, of which the last may be shorter
 	DigestSHA256 = "sha256" // the SHA-256 of all bytes
 )
 
-// maxWrong bounds the wrong rounds that a stream records.
+// maxWrong is the most errors in stream.wrong.
 const maxWrong = 8
 
 type sum = [sha256.Size]byte
 
-// engineDigest computes the digest of [off, off+n) of the guest's GPU memory on the GPU's engine, at low priority
-// until hurry is closed (gpumem.Engine.DigestIdle); nil: at normal priority.
+// engineDigest computes the digest, of the kind DigestPieces, of [off, off+n) of the guest's GPU memory on the GPU's
+// engine: at low priority until hurry is closed (gpumem.Engine.DigestIdle), or at normal priority if hurry is nil.
 func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
 	extents, err := e.Extents(off, n)
 	if err != nil {
@@ -61,7 +62,8 @@ func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan stru
 	return d, err
 }
 
-// digestSource computes the source's digest, if Options.Digest is pieces. hurry: see engineDigest.
+// digestSource sets t.source to the source's digest if Options.Digest is DigestPieces; else it does nothing. hurry: see
+// engineDigest.
 func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err error) {
 	if t.s.opt.Digest == DigestPieces {
 		t.source, err = t.s.ends[0].digest(ctx, t.send.Off, t.n, hurry)
@@ -69,15 +71,16 @@ func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err er
 	return err
 }
 
-// verify compares each byte of the destination with the seed's, and its digest with the source's (DigestPieces)
-// or the seed's. If the receiver is on another host, it compares the source, which must be unchanged. This
-// process compares the bytes, without the guests.
+// verify compares each byte of the destination with the byte that the seed generates, and the destination's digest with
+// the source's (DigestPieces) or that of the seed's bytes. If the receiver is on another host, it compares the source
+// so, in the destination's place. This process compares the bytes, without the guests. A difference makes
+// r.SHA256Match false, and is no error.
 func (t *round) verify(ctx context.Context, r *Run) error {
 	e, off, what := t.s.ends[1], t.recv.Off, "destination"
 	if e.away() {
 		e, off, what = t.s.ends[0], t.send.Off, "source"
 	}
-	source, destination, first := t.source, sum{}, t.n // first: position of the first wrong byte
+	source, destination, first := t.source, sum{}, t.n // first: position of the first wrong byte; t.n: none
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() (err error) {
 		match := func(b []byte, pos uint64) int { return gpumem.MatchAt(b, t.seed, pos) }
@@ -105,7 +108,8 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 	return nil
 }
 
-// audit searches the RAM of the guests on this host for the sent payload.
+// audit searches the RAM of the guests on this host for the payload sent, and adds what it finds to r.Audit. If that is
+// nil, it does nothing.
 func (s *stream) audit(ctx context.Context, r *Run, sent gpumem.Stream) error {
 	if r.Audit == nil {
 		return nil
@@ -136,8 +140,8 @@ func (s *stream) audit(ctx context.Context, r *Run, sent gpumem.Stream) error {
 	return nil
 }
 
-// audit searches a guest's RAM: in QEMU all RAM of its machine, in this process the memory that the guest
-// shares with the NIC, except GPU memory.
+// audit searches a guest's RAM for payload of s: in QEMU all RAM of its machine, in this process the memory that the
+// guest shares with the NIC, except GPU memory.
 func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
 	streams := []gpumem.Stream{s}
 	if e.QEMU != nil {

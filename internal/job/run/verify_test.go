@@ -18,7 +18,7 @@ import (
 )
 
 // tampered runs with o. It calls hook before the guests boot, and change with the destination's bytes before
-// the first round of each mode is verified.
+// the first round of each mode is verified; both may be nil. An error other than an ErrProof fails the test.
 func tampered(t *testing.T, o Options, change func(b []byte), hook func(*runner)) (*Report, error) {
 	t.Helper()
 	testkit.LeavesNothing(t)
@@ -63,7 +63,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 		"a page of zeros":   {func(b []byte) { clear(b[1279*4096:][:4096]) }, 1279 * 4096},
 		"two bits":          {func(b []byte) { b[4<<20] ^= 1; b[100] ^= 1 }, 100},
 	}
-	blind := func(l *runner) { // digests always agree
+	blind := func(l *runner) { // makes the digests of source and destination agree
 		for _, e := range l.streams[0].ends {
 			e.digest = func(context.Context, uint64, uint64, <-chan struct{}) (sum, error) { return sum{}, nil }
 		}
@@ -127,12 +127,12 @@ func TestWrongDigestIsFound(t *testing.T) {
 	}
 }
 
-// Each round's digest is of the kind that the JSON schema documents.
+// The digests of the rounds are of the kind Options.Digest, computed as the JSON schema documents.
 func TestDigestKinds(t *testing.T) {
 	testkit.Slow(t)
 	for _, kind := range []string{DigestPieces, DigestSHA256} {
 		t.Run(kind, func(t *testing.T) {
-			o := options(40<<20 + 99) // a GPU has 32M
+			o := options(40<<20 + 99) // two rounds, as a GPU has 32M
 			o.Digest = kind
 			rep := do(t, o)
 			testkit.Equal(t, "digest", rep.Digest, kind)
@@ -163,7 +163,7 @@ func TestDigestKinds(t *testing.T) {
 	testkit.ErrorSays(t, o.Check(), "--digest md5: pieces or sha256")
 }
 
-// A guest's window into its GPU may lie in several extents.
+// The part of a GPU's memory that a guest uses, its window, may lie in several extents of the memory.
 func TestExtentsOfAWindow(t *testing.T) {
 	e := &session.Memory{Name: "B", Window: []kernelnic.Extent{{Off: 0, GPUOff: 0x800000, Size: 0x200000},
 		{Off: 0x200000, GPUOff: 0x200000, Size: 0x400000}}}

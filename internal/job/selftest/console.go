@@ -7,11 +7,12 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/splat"
 )
 
-// console passes the output of the guest's kernel console on, and looks for complaints in it.
+// console passes the output of the guest's console to next, and looks in it for complaints of the kernel (package
+// splat).
 type console struct {
 	mu     sync.Mutex
 	scan   *splat.Scanner
-	report func(splat.Splat) // nil: complaints are dropped
+	report func(splat.Splat) // called with mu held, with each complaint that scan reports; nil: it is dropped
 	next   io.Writer
 }
 
@@ -32,7 +33,8 @@ func (c *console) Write(b []byte) (int, error) {
 	return c.next.Write(b)
 }
 
-// to sets the function that gets complaints from now on; the former one gets an open complaint.
+// to sets the function that gets complaints from now on; nil: none. Before that the former function gets the complaint
+// that has not ended, if there is one.
 func (c *console) to(report func(splat.Splat)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

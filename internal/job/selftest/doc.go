@@ -4,11 +4,11 @@
 //
 // The guest has two NICs, on a switch of vnic's or on a hub of QEMU's. The second NIC is the tests' remote
 // end, in a network namespace of its own. With NICs of vnic the guest also has a GPU, for the tests'
-// dma-bufs. Before each program setup.sh brings the interfaces into the state of a new device. If the guest has
-// ended, or its kernel has made a fatal complaint, such as an oops, the next program gets a freshly booted
-// guest.
+// dma-bufs. Before each program setup.sh brings the interfaces into the state of a new device. A later program gets
+// a freshly booted guest if the guest ended during the program before, if its kernel then made a fatal complaint,
+// such as an oops, or if the later program needs NICs with another maximum MTU.
 //
-// Packages below: ktap parses the programs' output, splat finds the kernel's complaints on its console,
-// results has the types of a run's results, expect compares them with expected results, and report prints
-// them.
+// Packages below: ktap parses the programs' output, splat finds the kernel's complaints in the console's output,
+// results has the types of a run's results, expect compares results with expected ones, and report prints
+// results.
 package selftest

@@ -31,42 +31,43 @@ import (
 //go:embed setup.sh
 var setupScript string
 
-// irq.py needs three CPUs; with DefaultQueues the cases rps_* of toeplitz.py, which need two more CPUs than queues, are
-// skipped.
+// The test irq.py needs three CPUs. With guestCPUs and DefaultQueues toeplitz.py skips its cases rps_*, which need two
+// more CPUs than queues.
 const (
 	guestCPUs   = 4
 	guestRAM    = 2 << 30
 	gpuMemory   = 256 << 20
-	gpuNode     = "1" // NUMA node of the GPU's memory
+	gpuNode     = "1" // NUMA node of the GPU's memory, with gve
 	prefixV6    = "fd00:76:6e::/64"
 	remoteNetns = "remote"
 )
 
-// bench is a lab whose first guest runs the tests, and the files from which that guest boots.
+// bench is the lab (a Session) whose first guest runs the tests, and the files from which that guest boots.
 type bench struct {
-	*session.Session // nil: no guest
+	*session.Session // nil: no guest runs
 	opt              *Options
 	im               *machine.Images
 	images           *selftests.Images
 	disks            []qemu.Disk
-	mounts           []guestroot.Image // images that are the guest's disks
-	maxMTU           int               // of the guest's NICs
+	mounts           []guestroot.Image // where the guest mounts the disks
+	maxMTU           int               // maximum MTU of the guest's NICs, as wants has set it
 	splats           *console
 
-	expected *expect.Expectations // nil: none
+	expected *expect.Expectations // for the NIC and the kernel; nil: none
 
 	logs       []*os.File
 	consoleLog io.Writer
 
 	ended bool          // the user had a shell, which ends the run
-	began time.Time     // Do began
+	began time.Time     // when Do began
 	first time.Duration // time from began to the first test; 0: no test yet
 }
 
-// describe returns the description of the lab: without Device, a guest with two NICs of the model. The second
-// is the tests' remote end; the first has a GPU.
+// describe returns the description of the lab. Without Device it is a guest with a GPU and two NICs of the model: the
+// first one is tested and reaches the GPU, the second is the tests' remote end. With Device the lab has no GPU and no
+// NICs for the guest.
 func (o *Options) describe(maxMTU int) lab.Description {
-	if o.Device != "" { // QEMU has the NICs; a lab needs a port
+	if o.Device != "" { // QEMU emulates the NICs; the second guest is there because a lab needs a port
 		return lab.Description{Guests: []lab.Guest{{Name: "guest"}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}
 	}
 	nic := lab.NIC{Model: o.NIC, QueuePairs: o.Queues, NICOptions: o.NICOptions,
@@ -81,7 +82,7 @@ func (o *Options) describe(maxMTU int) lab.Description {
 		GPUs: []lab.GPU{{Memory: gpuMemory}}}}}
 }
 
-// wants ends the guest if a program needs NICs with another maximal MTU.
+// wants sets maxMTU to what a program needs. If that changes it, wants ends the guest, if one runs.
 func (b *bench) wants(p *program) error {
 	maxMTU := b.opt.MaxMTU
 	if b.opt.Device == "" && slices.Contains(smallFrames[b.opt.NIC], p.name) {
@@ -94,7 +95,7 @@ func (b *bench) wants(p *program) error {
 	return b.shut()
 }
 
-// open opens the images for the guest's disks.
+// open opens the images that become the guest's disks; close closes them.
 func (b *bench) open() (err error) {
 	for _, im := range []struct{ path, where string }{{b.images.Root, ""}, {b.images.Tests, "/ks"},
 		{b.images.Changed, "/ks"}, {b.images.Modules, "/usr/lib/modules/" + b.im.Kernel.Version}, {b.images.Patched,
@@ -113,7 +114,7 @@ func (b *bench) open() (err error) {
 	return nil
 }
 
-// boot makes the lab, boots the guest and mounts its root file system.
+// boot makes the lab, boots the guest and makes it mount the images as its root.
 func (b *bench) boot(ctx context.Context) (err error) {
 	b.splats = newConsole(b.consoleLog)
 	if b.Session, err = session.Open(ctx, &b.opt.Common, session.World{
@@ -134,7 +135,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 	return nil
 }
 
-// complete sets c's fields for this command's guest.
+// complete implements session.BootConfig.Complete: it sets the fields of c that are special to this command's guest.
 func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	c.Agent = agent.Config{Hostname: "vnic", Port: true}
 	c.Console, c.ResultsPort, c.Append, c.Args = b.splats, true, "nokaslr", b.opt.ownNICs()
@@ -145,7 +146,7 @@ func (b *bench) complete(c *machine.Config) (done func(), err error) {
 	return func() {}, nil
 }
 
-const forever = 365 * 24 * time.Hour // programs have time limits of their own
+const forever = 365 * 24 * time.Hour // time limit of the guest: each program has its own
 
 func (b *bench) guest() *machine.Guest { return b.Guests[0].QEMU }
 
@@ -173,10 +174,10 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// devices maps QEMU's NIC models to their kernel modules.
+// devices maps the models that Options.Device may name to the kernel modules of their drivers.
 var devices = map[string][]string{"virtio-net-pci": {"virtio_net"}, "vmxnet3": {"vmxnet3"}, "e1000e": {"e1000e"}}
 
-// ownNICs returns QEMU's arguments for two NICs of Options.Device on a hub.
+// ownNICs returns QEMU's arguments for two NICs of Options.Device on a hub; without Device, none.
 func (o *Options) ownNICs() (args []string) {
 	if o.Device == "" {
 		return nil
@@ -198,7 +199,8 @@ func mac(i int) string {
 	return net.HardwareAddr(m[:]).String()
 }
 
-// env returns the environment of the tests (tools/testing/selftests/drivers/net/README.rst).
+// env returns the environment of setup.sh, of the tests (tools/testing/selftests/drivers/net/README.rst) and of the
+// user's shell.
 func (b *bench) env() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NO_COLOR=1",
 		"PYTHONDONTWRITEBYTECODE=1",
@@ -212,14 +214,14 @@ func (b *bench) env() []string {
 	}
 	env = append(env, limits.Environ()...)
 	if b.opt.Sabotage != nil {
-		env = append(env, "FAULTY=on") // and no PYTHONPATH: tests wait in vain, and need no longer time limits
+		env = append(env, "FAULTY=on") // without the module that makes the tests' time limits longer: they wait in vain
 	} else {
 		env = append(env, "PYTHONPATH=/ks/"+selftests.PythonPath)
 	}
 	return env
 }
 
-// exec runs a program in the guest.
+// exec runs a program in the guest, in the directory dir, until its end. The error names a guest that has ended.
 func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, args ...string) (guestexec.Status,
 	error) {
 	st, err := guestexec.Run(ctx, b.guest().Agent(), guestexec.Command{Path: args[0], Args: args, Dir: dir,
@@ -230,7 +232,7 @@ func (b *bench) exec(ctx context.Context, dir string, stdout, stderr io.Writer, 
 	return st, err
 }
 
-// prepare runs setup.sh.
+// prepare runs setup.sh in the guest, for limits.SelftestSetup at most. A status other than 0 is an error.
 func (b *bench) prepare(ctx context.Context) error {
 	limit := limits.SelftestSetup.Here()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
@@ -247,7 +249,8 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// shell gives the user a shell in the guest, in a program's directory and environment.
+// shell gives the user a shell in the guest, in a program's directory and with the tests' environment, and returns when
+// it has ended or the user has left it.
 func (b *bench) shell(ctx context.Context, dir string, p *program) error {
 	o := b.opt
 	o.Note("a shell in the guest, as it is after %s: ./%s runs it again, exit ends the run", p.name, path.Base(p.name))

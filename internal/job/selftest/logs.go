@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// openLogs makes Options.LogDir, unless it is "", with a file for the console.
+// openLogs makes the directory Options.LogDir and in it the file consoleLog; without LogDir, consoleLog drops output.
 func (b *bench) openLogs() error {
 	dir := b.opt.LogDir
 	b.consoleLog = io.Discard
@@ -32,7 +32,8 @@ func (b *bench) openLogs() error {
 	return nil
 }
 
-// log opens the file for a program's output, to append. Without Options.LogDir it drops the output.
+// log opens the file to which a program's output in this column is appended; the caller closes it. Without
+// Options.LogDir the returned writer drops the output.
 func (b *bench) log(p *program, column results.Column) (io.WriteCloser, error) {
 	if b.opt.LogDir == "" {
 		return dropped{io.Discard}, nil

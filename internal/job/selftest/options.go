@@ -28,28 +28,28 @@ type Options struct {
 	NIC      string        // lab.GVE or lab.Virtio
 	Device   string        // a model of QEMU's NICs; "": a NIC of vnic
 	Programs []string      // PROGRAM or PROGRAM:CASE; none: all programs except NotForUs
-	Queues   int           // queue pairs of each NIC; with Device DefaultQueues
+	Queues   int           // queue pairs of each NIC; with Device it must be DefaultQueues, and has no effect
 	Sabotage *nic.Sabotage // faults of the tested NIC; nil: none
-	IOMMU    bool          // the guest's kernel translates the NICs' addresses
-	Timeout  time.Duration
-	Repeat   int // how often the programs run; 0: once
+	IOMMU    bool          // the guest's kernel translates the NICs' addresses; only with gve
+	Timeout  time.Duration // of each program; if the default (limits.Selftest), longer on slow machines
+	Repeat   int           // how often the list of programs is run; 0: once
 
 	Source  string // a kernel source tree; "": the source package of the guest kernel's series
 	Tests   string // directory with files that replace files of the tests; "": none
 	Patched bool   // programs that vnic's patches change run a second time, patched, if the patches apply
 
-	Shell  bool // a shell in the guest after the first failure, or complaint of the kernel, that leaves it running
+	Shell  bool // a shell in the guest after the first failure or complaint that leaves the guest running; it ends the run
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer
-	GDB    int    // port; 0: none
+	GDB    int    // TCP port of 127.0.0.1 on which QEMU listens for gdb; 0: none
 	LogDir string // directory for the output of programs and console; "": none
 
-	Doing func(what string) // called with the current step; "": tests, or the user's shell, begin
-	Ended func(p *results.Program)
+	Doing func(what string)        // called with the current step; "": the first test, or the user's shell, begins
+	Ended func(p *results.Program) // called with the results of each program
 }
 
-// Check returns an error that names the flag of a wrong option.
+// Check returns an error that names the flag of a wrong option; nil: it finds none.
 func (o *Options) Check() error {
 	m, known := lab.LookupModel(o.NIC)
 	switch {
@@ -83,7 +83,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// event shows a program's progress.
+// event calls Doing when a case of a program begins or ends.
 func (o *Options) event(p *program, column results.Column, e ktap.Event) {
 	what := p.name + column.Suffix()
 	switch e.Kind {

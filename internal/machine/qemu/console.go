@@ -9,13 +9,13 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// consoleKept is how many bytes of a console a Machine keeps.
+// consoleKept is how many of a console's last bytes a Machine keeps.
 const consoleKept = 256 << 10
 
 type console struct {
 	mu   sync.Mutex
 	tail agent.Tail // under mu
-	last time.Time  // under mu: last output, or start
+	last time.Time  // under mu: of the last output, or of newConsole
 	also io.Writer  // may be nil
 }
 
@@ -23,7 +23,7 @@ func newConsole(also io.Writer) *console {
 	return &console{tail: agent.Tail{Max: consoleKept}, last: time.Now(), also: also}
 }
 
-// silent returns the time since the last output, or since the start.
+// silent returns the time since the last output, or since newConsole if there was none.
 func (c *console) silent() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *console) Write(p []byte) (int, error) {
 	_, _ = c.tail.Write(p)
 	c.mu.Unlock()
 	if c.also != nil {
-		_, _ = c.also.Write(p) // a failing log must not stop the guest
+		_, _ = c.also.Write(p) // after an error the console is read on
 	}
 	return len(p), nil
 }

@@ -7,16 +7,15 @@ import (
 	"strconv"
 )
 
-// sectorSize is virtio-blk's unit (virtio 1.3, 5.2.4).
+// sectorSize is the unit of virtio-blk's capacity, in bytes (virtio 1.3, 5.2.4).
 const sectorSize = 512
 
-// maxSerial is the longest serial number (virtio 1.3, 5.2.6: VIRTIO_BLK_T_GET_ID).
+// maxSerial is the length of the longest serial number, in bytes (virtio 1.3, 5.2.6: VIRTIO_BLK_T_GET_ID).
 const maxSerial = 20
 
 // Disk is a virtio-blk-pci (1af4:1042), backed by a file.
 //
-// QEMU accesses the file through this machine's page cache, and locks it (fcntl(2), open file description
-// locks).
+// QEMU accesses the file through the host's page cache, and locks it (fcntl(2), open file description locks).
 type Disk struct {
 	File     *os.File // a regular file; the caller closes it
 	Serial   string   // /sys/block/vdX/serial in the guest; "" = none
@@ -32,7 +31,8 @@ func (d *Disk) args(id string, f *files, on string) []string {
 		"cache.no-flush=off", id, comma(f.path(d.File)), onOff(d.ReadOnly)), "-device", device}
 }
 
-// check returns an error for an invalid disk. QEMU would round a size that is no multiple of a sector.
+// check returns an error if the disk is invalid or its file cannot be examined. QEMU would round a size that is no
+// multiple of a sector.
 func (d *Disk) check() error {
 	if d.File == nil {
 		return errors.New("no file")
@@ -51,7 +51,7 @@ func (d *Disk) check() error {
 	return nil
 }
 
-// checkDisks checks the disks. Guests find them by serial number.
+// checkDisks returns an error if a disk is invalid, or if two disks have the same serial number.
 func (c *Config) checkDisks() error {
 	serials := map[string]int{}
 	for i, d := range c.Disks {

@@ -20,13 +20,17 @@ import (
 
 // Report is the result of Doctor.
 type Report struct {
-	Facts         []assets.Fact `json:"facts"`
-	Ready         bool          `json:"ready"`          // QEMU and a kernel are here, and nothing a run needs is missing
-	CanFetch      bool          `json:"can_fetch"`      // missing files can be downloaded, if the mirror is reachable
-	DownloadBytes int64         `json:"download_bytes"` // of a missing QEMU or kernel, with apt's lists
-	DiskBytes     int64         `json:"disk_bytes"`     // of these, unpacked
-	MemoryBytes   int64         `json:"memory_bytes"`   // for two guests
-	Probe         *Probe        `json:"kvm_probe,omitempty"`
+	Facts []assets.Fact `json:"facts"`
+	// Ready: QEMU, a kernel for NIC virtio (vnic run's default), memory, and the guests' program, or Go to build it, are
+	// here.
+	Ready bool `json:"ready"`
+	// CanFetch: vnic run can download a QEMU or a kernel that is missing, if the mirror is reachable, and then lacks
+	// nothing but perhaps memory.
+	CanFetch      bool   `json:"can_fetch"`
+	DownloadBytes int64  `json:"download_bytes"` // of a missing QEMU or kernel, with apt's lists
+	DiskBytes     int64  `json:"disk_bytes"`     // of a missing QEMU or kernel, unpacked
+	MemoryBytes   int64  `json:"memory_bytes"`   // that two guests need
+	Probe         *Probe `json:"kvm_probe,omitempty"`
 }
 
 // Probe is the result of a guest with KVM.
@@ -34,13 +38,14 @@ type Probe struct {
 	QEMU    string    `json:"qemu"`
 	Kernel  string    `json:"kernel"`
 	At      time.Time `json:"at"`
-	Seconds float64   `json:"seconds"` // until its init reported, or it failed
+	Seconds float64   `json:"seconds"` // from the guest's start until its init reported, or until it failed
 	OK      bool      `json:"ok"`
 	Why     string    `json:"why,omitempty"`
-	Console []string  `json:"console,omitempty"` // of a failed guest
+	Console []string  `json:"console,omitempty"` // lines of a failed guest's console
 }
 
-// For two guests of the default size, their GPUs and this process; a guest touches less than half of its RAM.
+// needMemory is an estimate, in bytes, for two guests of the default size, their GPUs and this process. It assumes that
+// a guest touches less than half of its RAM.
 const needMemory = 1536 << 20
 
 // Doctor examines this machine. It leaves no files, starts no guest and uses no network.
@@ -57,7 +62,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	memory := d.memory()
 	d.sandbox()
 	runs := !slices.ContainsFunc(d.Facts, func(f assets.Fact) bool {
-		return f.Name == "nic virtio" && f.State == assets.Lacking // the default NIC
+		return f.Name == "nic virtio" && f.State == assets.Lacking // vnic run's default NIC
 	})
 	d.Ready = s.Ready && program && memory && runs
 	d.CanFetch = s.CanFetch && program && runs
@@ -68,7 +73,7 @@ func (d *Report) add(name string, s assets.State, value, fix string) {
 	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-// kernel replaces facts about NIC models that do not fully work with the guests' kernel.
+// kernel replaces the facts about NIC models that do not fully work with the guests' kernel, if there is a kernel.
 func (d *Report) kernel(s *assets.Survey) {
 	for i := range d.Facts {
 		f := &d.Facts[i]
@@ -126,7 +131,8 @@ func (d *Report) kvm(s *assets.Survey) {
 
 const slower = "QEMU emulates the guests' CPUs instead (TCG): slower, and nothing else is needed"
 
-// sandbox reports vnic's confinement, which a run requires only with the flag --sandbox.
+// sandbox adds a fact about vnic's confinement. If vnic cannot be confined, a run fails only if the user gave
+// --sandbox on or log.
 func (d *Report) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:
@@ -169,7 +175,7 @@ func (d *Report) memory() bool {
 	return ok
 }
 
-// program looks for the guests' program.
+// program adds a fact about the guests' program, and reports whether it exists or can be built.
 func (d *Report) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
 	state := assets.Worse
@@ -183,7 +189,7 @@ func (d *Report) program(dir string) bool {
 	return err == nil
 }
 
-// userland looks for u-root's commands.
+// userland adds a fact about u-root's commands.
 func (d *Report) userland(dir string) {
 	switch from, there, err := guestimages.LookUserland(dir); {
 	case err != nil:

@@ -20,20 +20,22 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Lines of console and of QEMU's output in an error.
+// A RunError has at most so many lines of the console (more after a kernel panic) and of QEMU's output.
 const (
 	consoleLines = 12
 	stderrLines  = 8
 )
 
-// kernelNeeds is advice for a user's kernel that does not reach init.
+// kernelNeeds is advice for a user's kernel with which init has not reported.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
 	"and a serial port (8250) or virtio's console"
 
-// grace limits the times for QEMU's answers, its exit and its last output; a variable for tests.
+// grace limits the times for QMP commands of the method command, for QEMU's exit and for its last output; tests change
+// it.
 var grace = limits.QEMUEnd
 
-// command runs a QMP command without arguments, for at most grace.
+// command runs a QMP command without arguments. It may wait for another command's end; its own command has grace from
+// the call on.
 func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace.Here())
 	defer cancel()
@@ -56,7 +58,8 @@ func (m *Machine) event(e qmpEvent) {
 // internalError is a status of QEMU (qapi/run-state.json, RunState).
 const internalError = "internal-error"
 
-// checkStatus sets the cause if QEMU has stopped the guest after an error.
+// checkStatus asks QEMU for its status, and sets m.cause if QEMU has stopped the guest after an error or a guest's
+// kernel panic.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
 	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
@@ -68,10 +71,10 @@ func (m *Machine) checkStatus() {
 	}
 }
 
-// end ends QEMU, and waits for its end unless SIGKILL fails: by QMP, SIGTERM and SIGKILL, with grace for each of the
-// first two; after ErrSilent by SIGTERM and at once SIGKILL.
+// end ends QEMU: by QMP; if QEMU has not ended after grace, by SIGTERM; if it has not ended after grace again, by
+// SIGKILL. After ErrSilent it sends SIGTERM and at once SIGKILL. It waits for QEMU's end, unless SIGKILL fails.
 func (m *Machine) end() {
-	if m.cause == ErrSilent { // QMP may not react
+	if m.cause == ErrSilent { // QEMU may not answer by QMP
 		m.child.End(0)
 		return
 	}
@@ -82,7 +85,8 @@ func (m *Machine) end() {
 	}
 }
 
-// finish reads the remaining output and determines how the run ended. QEMU has ended, or cannot be ended.
+// finish reads the rest of the console, closes this process's connections to QEMU, and sets m.err to the run's result.
+// QEMU has ended, or could not be ended.
 func (m *Machine) finish() {
 	_ = m.conIn.SetReadDeadline(time.Now().Add(grace.Here())) // a child of QEMU may hold the other end
 	m.conRead.Wait()
@@ -149,14 +153,14 @@ func (m *Machine) verdict() error {
 		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
 			Fix: "give another (--qemu), or none, and one is fetched"}
 	}
-	if n := len(e.Stderr); n > stderrLines { // the cause comes first
+	if n := len(e.Stderr); n > stderrLines { // the first lines may name the cause
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
 	}
 	return e
 }
 
-// ofKVM reports whether KVM may be the cause. Status 1 with messages about something else means wrong
-// arguments.
+// ofKVM reports whether KVM may be the cause, if the guest ran with KVM. If QEMU exits with status 1 before the guest
+// has booted, and its messages are not about KVM, its arguments count as wrong.
 func (e *RunError) ofKVM(booted bool) bool {
 	blamesKVM := slices.ContainsFunc(e.Stderr, OfKVM)
 	switch e.Err {
@@ -170,7 +174,8 @@ func (e *RunError) ofKVM(booted bool) bool {
 	return false
 }
 
-// kvmWords match QEMU's messages about KVM (accel/kvm/kvm-all.c, system/vl.c); "kvm" may be in a file's name.
+// kvmWords match QEMU's messages about KVM (as in accel/kvm/kvm-all.c, system/vl.c). The word "kvm" does not suffice: a
+// file's name may have it.
 var kvmWords = regexp.MustCompile(`KVM internal error|KVM: |KVM kernel module|requires KVM|kvm run failed|` +
 	`initialize kvm|-accel kvm|\bKVM_[A-Z]|\bkvm_[a-z_]+:|accel/kvm/`)
 
@@ -179,7 +184,7 @@ func OfKVM(line string) bool { return kvmWords.MatchString(line) }
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 
-// unknownDevice returns the device that this QEMU does not have.
+// unknownDevice returns the device that this QEMU does not have, according to its output; "": none.
 func unknownDevice(stderr []string) string {
 	for _, l := range stderr {
 		if d := deviceLine.FindStringSubmatch(l); d != nil {
@@ -189,8 +194,8 @@ func unknownDevice(stderr []string) string {
 	return ""
 }
 
-// agentEnded returns the error of an agent that has failed, with advice if a user's kernel did not load a
-// module.
+// agentEnded returns the error of an agent that has failed, with advice if the agent could not load a module and the
+// kernel is the user's.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
 	why, ok := strings.CutPrefix(p.Output, "module ")
 	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
@@ -213,20 +218,21 @@ func (m *Machine) status() string {
 	return "exit status 0"
 }
 
-// Errors inside a *Missing.
+// Errors inside an *assets.Missing.
 var (
 	ErrNoMemory = errors.New("not enough memory")
 	ErrNoDevice = errors.New("this QEMU lacks a device")
 	ErrModule   = errors.New("the guest's kernel does not load module")
 )
 
-// Why a device was not removed.
+// Errors of Machine.UnplugNIC and Machine.UnplugGPU: why the device was not removed.
 var (
 	ErrFixed = errors.New("it cannot be taken out of this machine")
 	ErrKept  = errors.New("the guest did not release it")
 )
 
-// MemoryError adds advice to an error of memory in a file, if memory or the allowed size of files is lacking.
+// MemoryError returns err; or, if err says that memory, space or the allowed size of files is lacking, an
+// *assets.Missing whose What is the parameter what, with the cause and advice.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err
@@ -256,15 +262,15 @@ type RunError struct {
 	Name    string // of the machine
 	Err     error  // one of the errors above, perhaps wrapped, or another one, as a context's
 	Detail  string
-	Console []string // last lines; after a panic the lines with its cause
-	Stderr  []string // of QEMU's last output: the first and last lines
-	// KVM may be the cause: the guest may run with TCG.
+	Console []string // last lines; after a kernel panic the lines that explain it
+	Stderr  []string // lines of QEMU's last 8 KiB of output: all, or the first and the last ones
+	// KVM: KVM ran the guest and may be the cause; the guest may run with TCG.
 	KVM bool
 
-	record *record // nil: none
+	record *record // for Record; nil: none
 }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *RunError) Unwrap() error { return e.Err }
 
 func (e *RunError) Error() string {

@@ -17,8 +17,9 @@ import (
 // maxFacts bounds a printed value, in characters.
 const maxFacts = 4 << 10
 
-// PrintReport writes a report for an issue about KVM: processor, kernel, KVM's modules, QEMU, and the probe's
-// result, without names of machine, users and files (withoutNames).
+// PrintReport writes a report for an issue about KVM: processor, kernel, clock, KVM's modules and device, QEMU, the
+// probe's result and its guest's last lines. It omits the host's name, and what withoutNames takes for names of users
+// and files.
 func (r *Report) PrintReport(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	line := func(name, value string) { fmt.Fprintf(b, "%s: %.*s\n", name, maxFacts, value) }
@@ -61,7 +62,7 @@ func (r *Report) PrintReport(w io.Writer) error {
 	return b.Flush()
 }
 
-// processor returns the first processor's model, and its flags that matter for KVM.
+// processor returns the first processor's model, and its flags that matter for KVM; "": the file is unreadable.
 func processor(path string) string {
 	text, _ := os.ReadFile(path)
 	fields := map[string]string{}
@@ -83,7 +84,8 @@ func processor(path string) string {
 	return strings.TrimSpace(s + " " + strings.Join(has, " "))
 }
 
-// parameters returns a loaded module's parameters; "": not loaded.
+// parameters returns "loaded" and the readable parameters of the module of a directory in /sys/module; "": there is no
+// such directory.
 func parameters(dir string) string {
 	if _, err := os.Stat(dir); err != nil {
 		return ""
@@ -98,7 +100,7 @@ func parameters(dir string) string {
 	return strings.Join(words, " ")
 }
 
-// oneOf returns a file's text; "": unreadable.
+// oneOf returns a file's text without spaces around it; "": unreadable or empty.
 func oneOf(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))
@@ -108,8 +110,8 @@ func oneOf(path string) string {
 // slash, or user@host.
 var named = regexp.MustCompile(`given: [^)]*|'[^']*[./][^']*'|"[^"]*[./][^"]*"|[^\s();,:"']*/[^\s();,:"']*|\S+@\S+`)
 
-// unnamed matches words with a slash that name no file.
-var unnamed = regexp.MustCompile(`^/dev/\w+$|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
+// unnamed matches words with a slash that withoutNames keeps: devices, places in a function, x86/ and dates.
+var unnamed = regexp.MustCompile(`^/dev/(net/)?[\w-]+$|\+0x[0-9a-f]+/0x[0-9a-f]+$|^x86/|^\d+/\d+/\d+$`)
 
 func withoutNames(s string) string {
 	return named.ReplaceAllStringFunc(s, func(name string) string {

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched returns QEMU and a kernel from the user's cache.
+// fetched returns the QEMU and the kernel that the environment names, or else those of the user's cache, into which it
+// downloads what is missing. It skips the test unless it may boot guests (testkit.Boots).
 func fetched(t *testing.T) *assets.Resolved {
 	t.Helper()
 	testkit.Boots(t)
@@ -20,8 +21,8 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program that prints a QEMU version into PATH, and clears the variables for QEMU, the kernel,
-// its modules and the cache.
+// fakeQEMU puts a program that prints a QEMU version first into PATH, and empties the variables for QEMU, the kernel,
+// its modules and the cache, until the test ends.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// firstToSpeak is the one of several connections on which the guest sends first; the others are closed. Until
-// then writes fail.
+// firstToSpeak is one of several connections: the one on which the guest sends first, or, if all end without data, the
+// last to end. When it is picked, the others are closed; until then writes fail.
 type firstToSpeak struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when conn, first and err are set
 
 	mu    sync.Mutex
-	left  int // under mu: may still be picked
+	left  int // under mu: how many connections' first reads have not returned
 	conn  net.Conn
 	first []byte // data read from conn, not yet returned by Read
 	err   error  // of the first read from conn
@@ -80,7 +80,7 @@ func (e *firstToSpeak) Close() error {
 	return err
 }
 
-// one returns the picked connection, or any.
+// one returns the picked connection, or the first one before that.
 func (e *firstToSpeak) one() net.Conn {
 	select {
 	case <-e.picked:

@@ -25,7 +25,7 @@ func TestGuestPicksItsChannel(t *testing.T) {
 			_, _ = io.ReadFull(guests[pick], b)
 			_, _ = guests[pick].Write(append(b, '!'))
 		}()
-		b := make([]byte, 3) // in pieces
+		b := make([]byte, 3) // shorter than what the guest sends
 		for _, want := range []string{"hel", "lo"} {
 			if n, err := e.Read(b); err != nil || string(b[:n]) != want {
 				t.Errorf("%q, %v", b[:n], err)

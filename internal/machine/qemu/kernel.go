@@ -19,27 +19,29 @@ import (
 const NewerKernel = "take a newer one (gve: 6.12 for an ordinary NIC, 7.2 for device memory TCP; 6.12, 7.2 and 7.3 " +
 	"are tested), or none, and one is fetched"
 
-// KernelFit reports what a kernel can be used for, by its files. nil: nothing speaks against it.
+// KernelFit has what a kernel's files say against its use; a nil field: nothing.
 type KernelFit struct {
-	Boot   error // no guest can boot
-	NIC    error // the driver does not support the NIC
-	Devmem error // no device memory TCP
+	Boot   error // why no guest can boot
+	NIC    error // why the kernel has no usable driver for the NIC
+	Devmem error // why there is no device memory TCP
 }
 
 // driverOf describes a NIC's driver.
 type driverOf struct {
 	module string // name
 	option string // of the kernel
-	text   string // in a kernel with the driver built in
-	// A driver that imports needs is new enough for the NIC, one that imports devmemNeeds for device memory TCP.
+	text   string // in the image of a kernel with the driver built in
+	// A module that imports the symbol in needs ("": any module) is new enough for the NIC; if programs is "", one that
+	// imports the symbol in devmemNeeds is new enough for device memory TCP.
 	needs, devmemNeeds string
-	old, devmemOld     string   // what it lacks otherwise
-	oldest             string   // release, for built-in drivers
-	programs           string   // module of devmem programs; "": none
-	options            []string // for device memory TCP
+	old, devmemOld     string // what a driver that is not new enough lacks
+	oldest             string // the first release whose built-in driver is new enough; "": any release
+	// The module that programs with device memory TCP of their own need; "": they use the kernel's driver.
+	programs string
+	options  []string // of the kernel, for device memory TCP by its driver
 }
 
-// The symbols for gve are from modules of Linux 6.1, 6.12, 7.2 and 7.3 (docs/specs/gve.md).
+// drivers are by NIC model. The symbols for gve distinguish its modules of Linux 6.1, 6.12, 7.2 and 7.3.
 var drivers = map[string]driverOf{
 	"virtio": {module: "virtio_net", option: "VIRTIO_NET", text: "Fail to set guest offload.",
 		programs: "uio_pci_generic"},
@@ -52,12 +54,11 @@ var drivers = map[string]driverOf{
 		options:     []string{"NET_DEVMEM"}},
 }
 
-// bootOptions must be built in.
+// bootOptions are the kernel options that must be built in so that a guest boots.
 var bootOptions = []string{"BLK_DEV_INITRD", "BINFMT_ELF", "PROC_FS", "SYSFS", "DEVTMPFS", "PCI", "NET", "INET",
 	"FUTEX", "EPOLL"}
 
-// FitOf checks a kernel for NICs of a model, "virtio" or "gve", by its modules, its configuration, or its
-// image. It reads at most two modules.
+// FitOf checks a kernel for NICs of a model, "virtio" or "gve", by its modules, its configuration, or its image.
 func FitOf(k assets.Kernel, nic string) KernelFit {
 	d := drivers[nic]
 	var fit KernelFit
@@ -76,7 +77,8 @@ func FitOf(k assets.Kernel, nic string) KernelFit {
 	return fit
 }
 
-// Err returns what is wrong with a kernel, for device memory TCP or an ordinary interface.
+// Err returns why a guest cannot boot the kernel, or else why it cannot use device memory TCP (devmem) or an ordinary
+// interface; nil: nothing speaks against it.
 func (f *KernelFit) Err(devmem bool) error {
 	err := f.NIC
 	if devmem {
@@ -101,7 +103,7 @@ var (
 	errOption = errors.New("built without")
 )
 
-// drives returns an error if the kernel's driver does not support the NIC.
+// drives returns an error if the kernel has no driver that supports the NIC, or the driver's module cannot be used.
 func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	if k.Modules == "" {
 		return d.builtIn(k, conf)
@@ -118,7 +120,8 @@ func (d *driverOf) drives(k assets.Kernel, conf *kernelConfig) error {
 	return nil
 }
 
-// devmem returns an error if the driver lacks device memory TCP; a built-in one cannot be examined.
+// devmem returns an error if the driver is a module without device memory TCP, or one that cannot be read. It returns
+// nil for a built-in driver, which cannot be examined.
 func (d *driverOf) devmem(k assets.Kernel) error {
 	if k.Modules == "" {
 		return nil
@@ -144,7 +147,7 @@ func (d *driverOf) builtIn(k assets.Kernel, conf *kernelConfig) error {
 	return d.tooOld(k)
 }
 
-// tooOld judges a built-in driver by the kernel's release.
+// tooOld returns an error if a built-in driver is too old, which the kernel's release tells.
 func (d *driverOf) tooOld(k assets.Kernel) error {
 	if v := semverOf(k.Version); d.oldest != "" && semver.IsValid(v) && semver.Compare(v, "v"+d.oldest) < 0 {
 		return fmt.Errorf("its %s is %w: %s", d.module, errTooOld, d.old)
@@ -168,16 +171,16 @@ func semverOf(release string) string {
 	return "v" + strings.TrimSuffix(release, rest)
 }
 
-// kernelConfig is a kernel's configuration: options with their values, as "y".
+// kernelConfig is a kernel's configuration: options without CONFIG_, with their values, as "y".
 type kernelConfig struct {
 	path    string // "": not found
 	options map[string]string
 }
 
-// maxConfig bounds a configuration's size.
+// maxConfig is the size of the largest configuration that is read, in bytes.
 const maxConfig = 4 << 20
 
-// readConfig finds a kernel's configuration where distributions and builds put it.
+// readConfig finds a configuration for x86-64 where distributions and builds put a kernel's; zero: none.
 func readConfig(k assets.Kernel) kernelConfig {
 	dir := filepath.Dir(k.Image)
 	places := []string{filepath.Join(dir, "config-"+k.Version)}
@@ -200,14 +203,14 @@ func readConfig(k assets.Kernel) kernelConfig {
 				c.options[name] = value
 			}
 		}
-		if c.options["X86_64"] == "y" { // for x86-64
+		if c.options["X86_64"] == "y" { // the kernel is for x86-64
 			return c
 		}
 	}
 	return kernelConfig{}
 }
 
-// lacks returns an error with the options that are not built in; nil if no configuration was found.
+// lacks returns an error with the options that are not built in; nil: none, or no configuration was found.
 func (c *kernelConfig) lacks(options []string) error {
 	var list []string
 	for _, o := range options {

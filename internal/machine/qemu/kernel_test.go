@@ -40,7 +40,8 @@ func moduleFile(t *testing.T, release string, symbols ...string) []byte {
 
 const release = "6.12.95-test"
 
-// kernelWith makes a kernel with these files; lib has its modules.
+// kernelWith makes a kernel with these files, whose names are relative to its directory; its modules are those in lib,
+// if there are any.
 func kernelWith(t *testing.T, files map[string][]byte) assets.Kernel {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,7 +68,7 @@ func TestKernelIsJudgedBeforeItBoots(t *testing.T) {
 	for name, c := range map[string]struct {
 		nic         string
 		files       map[string][]byte
-		nicErr, mem string // "": none
+		nicErr, mem string // of fit.Err(false) and fit.Err(true); "": no error
 	}{
 		"gve": {"gve", map[string][]byte{"lib/gve.ko": whole, "boot/config-" + release: config}, "", ""},
 		"gve without page pools": {"gve", map[string][]byte{"lib/gve.ko": ordinary}, "",

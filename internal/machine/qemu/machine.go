@@ -27,14 +27,15 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain (1af4:1110), or a NUMA node.
+// GPU is GPU memory in the guest: BAR 2 of an ivshmem-plain (1af4:1110), or a NUMA node, which in a Tree has such a
+// BAR, too.
 type GPU struct {
 	File *os.File // shared; the caller closes it
 	Size uint64   // BAR: a power of two from 4096; node: a multiple of 2 MiB
 	// Node makes it a NUMA node without CPUs. The nodes of guest RAM come first: node 0, or a Tree's sockets.
 	Node    bool
-	Place   string // in Config.Tree
-	Hotplug bool   // UnplugGPU can remove it; needs a Place, and no Node
+	Place   string // name of an endpoint in Config.Tree; "": none
+	Hotplug bool   // UnplugGPU can remove it; needs a Place in a Tree, and no Node
 }
 
 // Config describes one machine.
@@ -43,56 +44,55 @@ type Config struct {
 	QEMU   assets.Binary
 	Kernel assets.Kernel
 	Initrd []io.Reader // concatenated
-	Append string      // for the kernel's command line
+	Append string      // at the end of the kernel's command line
 
-	RAMSize uint64 // 0 = 512 MiB
+	RAMSize uint64 // in bytes, a multiple of 2 MiB; 0 = 512 MiB
 	CPUs    int    // 0 = 1
 	Accel   Accel
-	Cache   string // for AccelAuto; "" = the user's cache
+	Cache   string // for the result of AccelAuto's probe; "" = the default cache (assets.CacheDir)
 	GPUs    []GPU
 	Netdevs []Netdev
 	Disks   []Disk
 	Tree    *pcie.Tree // with each Place; may be nil
-	// ForwardsP2P makes the guest's kernel take host bridges as forwarding, by an emulated CPU of AMD's Zen
-	// (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
+	// ForwardsP2P makes an emulated CPU AMD's Zen, so that the guest's kernel assumes that host bridges forward
+	// peer-to-peer requests (drivers/pci/p2pdma.c, cpu_supports_p2pdma). With KVM the host's CPU decides.
 	ForwardsP2P bool
-	// IOMMU gives the machine an Intel IOMMU (VT-d). QEMU's own devices bypass it by default (virtio:
-	// iommu_platform).
+	// IOMMU gives the machine an Intel IOMMU (VT-d). A virtio device bypasses it unless its option iommu_platform is on.
 	IOMMU bool
-	Args  []string // of QEMU, last
+	Args  []string // more arguments for QEMU, at the end
 	// ResultsPort also offers the results channel as a virtio-serial port (agent.PortName), faster than a serial
 	// line. The guest picks one (agent.Config.Port).
 	ResultsPort bool
 
-	Console io.Writer // a copy of the console; may be nil
-	// Silence limits the time without console output until init reports. 0 = limits.GuestSilence.Here() if
+	Console io.Writer // receives a copy of the console's output; may be nil
+	// Silence limits the time without console output before init reports. 0 = limits.GuestSilence.Here() if
 	// AccelAuto chooses KVM and BootLimit is not above limits.Boot.Here(), else no limit.
 	Silence   time.Duration
-	BootLimit time.Duration // until init reports; 0 = limits.Boot.Here()
-	TimeLimit time.Duration // of the whole run; 0 = limits.Machine.Here()
+	BootLimit time.Duration // from QEMU's start (or Started's return) until init reports; 0 = limits.Boot.Here()
+	TimeLimit time.Duration // from QEMU's start (or Started's return) until its end; 0 = limits.Machine.Here()
 	Log       *slog.Logger  // may be nil
 
 	// Started, if not nil, is called when QEMU's process exists, before its console is read and its devices'
 	// connections are accepted: it may wait, and drop this process's privileges.
 	Started Started
 
-	key probeKey // of the accelerator's probe
+	key probeKey // of the accelerator's probe; zero for AccelTCG
 }
 
-// Started receives QEMU's process and its monitor (QMP). It returns signal, which sends signals to QEMU, and
-// instead, the monitor to use, another connection, which may allow only Commands; Start closes monitor. Without
-// an error neither is nil.
+// Started receives QEMU's process id and a connection to its monitor (QMP), which Start closes later. It returns
+// signal, which sends a signal to QEMU, and instead, the connection to the monitor that Start then uses; this one may
+// allow only Commands. Neither is nil if err is nil.
 type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error)
 
-// Commands are the QMP commands of a Machine, with the keys "execute" and "id". device_del has the argument
-// "id", which begins with DevicePrefix.
+// Commands are the QMP commands that a Machine sends, with the keys "execute" and "id". Only device_del has
+// "arguments": "id", which begins with DevicePrefix.
 var Commands = []string{commandCapabilities, commandStatus, commandQuit, commandUnplug}
 
-// Machine is a running QEMU. Its methods may be called concurrently.
+// Machine is a QEMU that Start has started. Its methods may be called concurrently.
 type Machine struct {
 	name   string
-	qemu   string // name and version
+	qemu   string // "QEMU" and its version, if that is known
 	kernel assets.Kernel
 	accel  Accel
 	log    *slog.Logger
@@ -102,7 +102,7 @@ type Machine struct {
 	physical []Extent
 	con      *console
 	conIn    net.Conn
-	conRead  sync.WaitGroup // reads the console
+	conRead  sync.WaitGroup // of the goroutine that reads the console
 	qmp      *qmp
 	agent    *agent.Client
 	net      []*backendSocket
@@ -114,18 +114,18 @@ type Machine struct {
 	up     chan struct{} // closed when init has reported
 	done   chan struct{} // closed when the run has ended
 	err    error         // set before done is closed
-	stderr agent.Tail    // of QEMU's stdout and stderr
+	stderr agent.Tail    // the last 8 KiB of QEMU's stdout and stderr
 
 	record func(*RunError) *record // nil without AccelAuto
 
 	// Used by watch.
-	shutdown string // of the SHUTDOWN event
-	cause    error  // why this process ended QEMU
+	shutdown string // reason of the SHUTDOWN event; "": none
+	cause    error  // why this process ends QEMU; nil: it does not
 	detail   string
 }
 
-// Start starts QEMU and returns once the guest's init has reported. The machine ends with ctx. The caller
-// calls Close.
+// Start starts QEMU and returns once the guest's init has reported, or with an error. The machine ends when ctx ends.
+// The caller calls Close.
 func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -151,14 +151,14 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	go m.watch(ctx, c.Silence, c.BootLimit, c.TimeLimit)
 	select {
 	case <-m.up:
-		if c.BootLimit <= limits.Boot.Here() { // with a longer one the user may have paused the boot
+		if c.BootLimit <= limits.Boot.Here() { // with a longer limit the user may have paused the guest
 			limits.Booted(time.Since(begin))
 		}
 		return m, nil
 	case <-m.done:
 	}
 	m.closeRAM()
-	if m.err == nil { // it powered off at once
+	if m.err == nil { // init reported, and the guest powered off at once
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
@@ -172,13 +172,13 @@ func (c *Config) choose(ctx context.Context) (Accel, error) {
 	if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err != nil {
 		return "", err
 	}
-	c.key = keyOf(c.QEMU, c.Kernel) // this process may lose its right to read later
+	c.key = keyOf(c.QEMU, c.Kernel) // later this process may lose the right to read the boot's id
 	accel, why, err := ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel}, c.Accel)
 	c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
 	return accel, err
 }
 
-// launch starts QEMU, and the readers of its sockets.
+// launch starts QEMU, and the goroutines that read or accept its connections.
 func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
@@ -188,7 +188,7 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	}
 	m.unplugs.init(c)
 	var in inherited
-	host := map[string]net.Conn{} // this process's ends
+	host := map[string]net.Conn{} // this process's ends of channels
 	defer func() {
 		_ = in.initrd.Close()
 		for _, ch := range in.channels {
@@ -243,8 +243,8 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 	return m, nil
 }
 
-// open makes the files that QEMU inherits. host gets this process's ends of channels by name. After an error
-// launch closes what was made.
+// open makes the RAM, the initramfs, the channels and the backends' sockets. It puts this process's ends of channels
+// into host, by name. After an error launch closes what open has made.
 func (m *Machine) open(c *Config, in *inherited, host map[string]net.Conn) error {
 	for _, size := range c.ramSizes() {
 		f, err := NewMemory("vnic-ram", size)
@@ -300,7 +300,7 @@ func NewMemory(name string, size uint64) (*os.File, error) {
 	})
 }
 
-// memfd makes a memfd that write fills, and seals it.
+// memfd makes a memfd, calls the function write to fill or to size it, and seals it.
 func memfd(name string, seals int, write func(*os.File) error) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -356,7 +356,7 @@ func (m *Machine) Console() []byte { return m.con.bytes() }
 // Done returns a channel that is closed when the run has ended.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// PowerOff asks the guest to power off, and waits until QEMU has ended.
+// PowerOff asks the guest to power off, and waits until QEMU has ended or ctx ends.
 func (m *Machine) PowerOff(ctx context.Context) error {
 	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
 		return fmt.Errorf("%s: %w", m.name, err)
@@ -369,8 +369,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends QEMU and frees everything, also if called again. It returns the error of a run that had failed
-// before.
+// Close ends QEMU and frees what the Machine holds; it may be called again. It returns the error of a run that had
+// failed before.
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
@@ -389,7 +389,7 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
 	agentDone := m.agent.Done()
 	if _, err := m.command(commandCapabilities); err == nil {
-		m.checkStatus() // earlier events were lost
+		m.checkStatus() // QEMU sends no events before this command
 	}
 	for {
 		if m.cause != nil {
@@ -414,7 +414,7 @@ func (m *Machine) watch(ctx context.Context, silence, bootLimit, timeLimit time.
 			close(m.up)
 		case <-agentDone:
 			agentDone = nil
-			if err := m.agent.Err(); errors.As(err, new(version.Error)) { // else the guest ends by itself
+			if err := m.agent.Err(); errors.As(err, new(version.Error)) { // else the guest ends by itself, or at a limit
 				m.cause = err
 			}
 		case <-ctxDone:

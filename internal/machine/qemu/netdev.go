@@ -15,28 +15,28 @@ import (
 // Netdev is a network device with a backend in this process (Connected) or elsewhere (Path): a
 // virtio-net-pci, or a vfio-user-pci.
 type Netdev struct {
-	// Connected receives, and then owns, QEMU's connection. A goroutine calls it at most once; it must not wait for
-	// the guest.
+	// Connected receives, and then owns, QEMU's connection. A goroutine of Start calls it at most once; it must not wait
+	// for the guest.
 	Connected func(conn *net.UnixConn)
-	Path      string // of the backend's socket
+	Path      string // of the socket to the backend; "" with Connected
 	Listens   bool   // QEMU listens at Path and waits for the backend; vhost-user only
-	VFIOUser  bool   // needs QEMU 10.1 or newer; of the fields below only Place is used
-	Place     string // in Config.Tree
-	Hotplug   bool   // UnplugNIC can remove it; needs a Place, and no VFIOUser
+	VFIOUser  bool   // a vfio-user-pci, not a virtio-net-pci; needs QEMU 10.1 or newer
+	Place     string // name of an endpoint in Config.Tree; "": none
+	Hotplug   bool   // UnplugNIC can remove it; needs a Place in a Tree, and no VFIOUser
 
-	// For a virtio-net-pci.
+	// For a virtio-net-pci; a vfio-user-pci ignores these.
 	Queues  int              // queue pairs; 0 = 1
 	MAC     net.HardwareAddr // nil = QEMU's default
 	MTU     int              // host_mtu; 0 = none
 	XDP     bool             // without receive offloads, for XDP programs
 	Options string           // of the device, as "packed=on"
 
-	abstract string   // vhost-user: the backend's socket
-	socket   *os.File // vfio-user: the backend's socket
+	abstract string   // name of Connected's abstract socket, for vhost-user
+	socket   *os.File // Connected's socket, for vfio-user
 }
 
-// Args returns the arguments for a device with a Path, for a QEMU that another program starts; its names
-// contain id.
+// Args returns the arguments for a device with a Path, for a QEMU that another program starts. QEMU's names for the
+// device and its parts contain id.
 func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
 // args returns the device's arguments. f may be nil with a Path. on is a result of Config.on.
@@ -87,8 +87,8 @@ func netDevice(id string, queues int, n *Netdev, on string) string {
 	return s
 }
 
-// vfioUser returns the -device argument of a vfio-user-pci. Its socket is a path in JSON (hw/vfio-user/pci.c,
-// vfio_user_pci_realize).
+// vfioUser returns the -device argument of a vfio-user-pci. It is JSON, because the device's socket is an object with
+// a path (hw/vfio-user/pci.c, vfio_user_pci_realize).
 func vfioUser(id string, n *Netdev, f *files, on string) string {
 	path := n.Path
 	if n.socket != nil {

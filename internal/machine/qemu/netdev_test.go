@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// idle is a network device that does nothing.
+// idle is a network device that moves no frames.
 type idle struct{ mtu uint16 }
 
-// VERSION_1, MRG_RXBUF, MTU, MQ
+// Features returns VERSION_1, MRG_RXBUF, MTU and MQ.
 func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 }
 func (d *idle) ProtocolFeatures() uint64               { return uint64(vhostuser.SupportedProtocol) }
 func (d *idle) SetFeatures(uint64) error               { return nil }

@@ -13,11 +13,12 @@ import (
 
 var panicFrame = regexp.MustCompile(`\bv?panic\+0x`)
 
-// panicMark begins a kernel panic's message (kernel/panic.c, vpanic).
+// panicMark begins the message of Linux's panic (kernel/panic.c, vpanic).
 const panicMark = "Kernel panic - not syncing"
 
-// panicLine returns a kernel panic's message; "": none. Characters may be lost, because Linux waits at most
-// 10 ms for the serial port (drivers/tty/serial/8250, wait_for_lsr); the stack then shows the panic.
+// panicLine returns the last kernel panic's message; "": none. Characters of it may be lost, because Linux waits at
+// most 10 ms for the serial port (drivers/tty/serial/8250, wait_for_lsr). If the console then has a stack with panic,
+// panicLine returns a text that says so.
 func panicLine(console []byte) string {
 	i := bytes.LastIndex(console, []byte(panicMark))
 	switch {
@@ -32,29 +33,28 @@ func panicLine(console []byte) string {
 
 // Bounds of panicLines.
 const (
-	panicLinesMax = 24
-	panicLineMax  = 200  // bytes
-	panicBefore   = 4    // lines before a panic without a complaint
-	panicApart    = 8    // lines between first lines of one complaint
+	panicLinesMax = 24   // lines in the result
+	panicLineMax  = 200  // bytes of a line; the rest becomes "..."
+	panicBefore   = 4    // lines shown before a panic's message, if none matches complaint
+	panicApart    = 8    // most lines from one match of complaint back to another of the same error
 	panicLooked   = 1000 // last lines that are searched
 )
 
 var (
 	// stamp matches printk's time, and the caller (CONFIG_PRINTK_CALLER).
 	stamp = regexp.MustCompile(`^\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
-	// complaint matches the first line of a kernel error (arch/x86/kernel/dumpstack.c,
-	// arch/x86/mm/fault.c, arch/arm64/kernel/traps.c, lib/bug.c, kernel/panic.c,
-	// mm/kasan/report.c).
+	// complaint matches the first line of a kernel's error or warning (as in arch/x86/kernel/dumpstack.c,
+	// arch/x86/mm/fault.c, arch/arm64/kernel/traps.c, lib/bug.c, kernel/panic.c, mm/kasan/report.c).
 	complaint = regexp.MustCompile(`^(BUG: |Oops: |kernel BUG at |Unable to handle kernel |Internal error: |WARNING: |` +
 		`UBSAN: |general protection fault|divide error|invalid opcode|double fault|traps: PANIC|watchdog: BUG|` +
 		`INFO: (rcu_|task ))`)
-	// place matches lines with the error's place, frame the lines of a trace without guesses ("? f").
+	// place matches lines that tell where the error happened, frame the lines of a trace except guesses ("? f").
 	place = regexp.MustCompile(`^(RIP: |pc : |lr : |#PF: |CPU: |Workqueue: |Call [Tt]race:)`)
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
-// panicLines returns the lines that explain a kernel panic, at most panicLinesMax: complaint (or else the lines
-// before the panic), place, trace and message.
+// panicLines returns the lines of a console that explain its last kernel panic, at most panicLinesMax: those that match
+// complaint (or else the lines before the message), place and frame, and the message.
 func panicLines(console []byte) (lines []string) {
 	tail := proc.LastLines(console, panicLooked)
 	if len(tail) == 0 {
@@ -72,7 +72,7 @@ func panicLines(console []byte) (lines []string) {
 	for last >= 0 && !strings.Contains(text[last], panicMark) {
 		last--
 	}
-	for i := len(text) - 1; last < 0 && i > 0; i-- { // an incomplete message
+	for i := len(text) - 1; last < 0 && i > 0; i-- { // the message is incomplete
 		if panicFrame.MatchString(text[i]) {
 			last = i
 		}
@@ -93,7 +93,7 @@ func panicLines(console []byte) (lines []string) {
 	for i := first; i < len(text); i++ {
 		t := text[i]
 		if (complaint.MatchString(t) || place.MatchString(t) || frame.MatchString(t) || strings.HasPrefix(t, panicMark)) &&
-			!slices.Contains(known, t) { // an oops repeats its place
+			!slices.Contains(known, t) { // a kernel error repeats its place
 			known, lines = append(known, t), append(lines, tail[i])
 		}
 	}

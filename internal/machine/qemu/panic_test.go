@@ -23,7 +23,7 @@ func TestPanicLine(t *testing.T) {
 	}
 }
 
-// oops is Linux's output after a null pointer dereference.
+// oops is Linux's output after a null pointer dereference, without lines of the trace and of registers.
 const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.616161] BUG: kernel NULL pointer dereference, address: 00000000000000a0
 [  101.617001] #PF: supervisor read access in kernel mode
@@ -48,7 +48,7 @@ const oops = `[  101.400000] gve 0000:00:04.0 eth0: Device link is down.
 [  101.626600] ---[ end Kernel panic - not syncing: Fatal exception ]---
 `
 
-// A panic's cause, place and trace are shown.
+// Of a console with a panic, panicLines returns cause, place and trace.
 func TestPanicShowsItsCause(t *testing.T) {
 	frames := func(n int) (s string) {
 		for i := range n {

@@ -10,8 +10,8 @@ type Extent struct {
 }
 
 // The memory map of QEMU's q35 (hw/i386/pc_q35.c, pc_q35_init): low memory ends at lowMemory, or at
-// lowMemoryMore if the total is at least lowMemory; the rest begins at highMemory. For a guest's CPU of AMD's
-// QEMU moves the rest if it would exceed 1012 GiB (hw/i386/pc.c, pc_max_used_gpa), which is not supported.
+// lowMemoryMore if the total is at least lowMemory; the rest begins at highMemory. If the guest's CPU is AMD's and the
+// rest would exceed 1012 GiB, QEMU moves the rest (hw/i386/pc.c, pc_max_used_gpa), which is not supported.
 const (
 	lowMemory     = 0xb000_0000
 	lowMemoryMore = 0x8000_0000
@@ -21,7 +21,8 @@ const (
 // Physical returns the physical addresses of the guest's RAM and of GPUs that are NUMA nodes.
 func (m *Machine) Physical() []Extent { return m.physical }
 
-// physical returns the addresses of files in the order of nodes.
+// physical returns the guest's physical addresses of files, which are in the order of NUMA nodes. A file across the
+// end of low memory has two extents.
 func physical(files []Extent) (list []Extent) {
 	total, low := uint64(0), uint64(lowMemory)
 	for _, f := range files {
@@ -47,7 +48,7 @@ func physical(files []Extent) (list []Extent) {
 	return list
 }
 
-// nodeFiles returns the files of RAM and of GPUs that are nodes, in the order of nodes.
+// nodeFiles returns the files of RAM and of GPUs that are NUMA nodes, in the order of nodes; it sets no addresses.
 func (c *Config) nodeFiles(ram []*os.File) (list []Extent) {
 	for i, size := range c.ramSizes() {
 		list = append(list, Extent{Size: size, File: ram[i]})

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Files are adjacent, but for a hole below 4 GiB.
+// Files are adjacent in the guest's physical memory, but for a hole below 4 GiB.
 func TestPhysicalMemory(t *testing.T) {
 	const m = 1 << 20
 	for want, sizes := range map[string][]uint64{

@@ -19,7 +19,7 @@ import (
 
 const probesFile = "kvm.json"
 
-// maxProbes is how many results are kept.
+// maxProbes is how many results are kept at most.
 const maxProbes = 8
 
 // probed is the result of a guest with KVM during one boot of the host (BootID).
@@ -28,17 +28,17 @@ type probed struct {
 	OK      bool      `json:"ok"`
 	Why     string    `json:"why"`
 	Fetched bool      `json:"fetched"` // the kernel is the cache's
-	At      time.Time `json:"at"`      // start
+	At      time.Time `json:"at"`      // when the guest's start began
 	Seconds float64   `json:"seconds"`
-	Late    bool      `json:"late"`    // the machine may have been busy
-	Console []string  `json:"console"` // of a failed guest
+	Late    bool      `json:"late"`    // the failure may come from a busy machine; it holds for lateHolds
+	Console []string  `json:"console"` // lines of a failed guest's console
 }
 
 const lateHolds = time.Hour
 
 func (p *probed) took() time.Duration { return time.Duration(p.Seconds * float64(time.Second)) }
 
-// holds reports whether a result is valid.
+// holds reports whether a result is still valid.
 func (p *probed) holds(now time.Time) bool {
 	return !p.Late || now.Sub(p.At) < lateHolds && !now.Before(p.At)
 }
@@ -57,7 +57,7 @@ func keyOf(q assets.Binary, k assets.Kernel) probeKey {
 // probes are results, the latest last.
 type probes []probed
 
-// record is a result, and its cache.
+// record is a result, and the directory of the cache that it belongs to.
 type record struct {
 	Cache string `json:"cache"`
 	Probe probed `json:"probe"`
@@ -73,7 +73,7 @@ func (e *RunError) Record() string {
 	return string(b)
 }
 
-// Keep stores a Record.
+// Keep stores the result of a line that Record returned. It ignores errors, and other lines.
 func Keep(line string) {
 	var r record
 	if json.Unmarshal([]byte(line), &r) == nil && r.Cache != "" {
@@ -94,8 +94,9 @@ func readProbes(dir string) probes {
 	return slices.DeleteFunc(f.Probes, func(p probed) bool { return p.At.IsZero() })
 }
 
-// find returns the valid result for a key, or nil. In the same boot of the host, a failure of the same QEMU with
-// another kernel applies if that kernel is the cache's, which is known to boot, or if two failed.
+// find returns the valid result for a key, or else the first failure that applies to it, or nil. In the same boot of
+// the host, failures of the same QEMU with other kernels apply if one of them is the cache's, which is known to boot,
+// or if two failed.
 func (l probes) find(key probeKey) *probed {
 	var failed []*probed
 	for i := range l {
@@ -127,14 +128,15 @@ func (l probes) last(key probeKey) *probed {
 	return nil
 }
 
-// with returns the results with p, without older results of its key and without results of earlier boots.
+// with returns the results with p as the last one, without others of its key and without results of other boots of the
+// host; of these at most the last maxProbes.
 func (l probes) with(p probed) probes {
 	l = slices.DeleteFunc(slices.Clone(l), func(o probed) bool { return o.probeKey == p.probeKey || o.BootID != p.BootID })
 	l = append(l, p)
 	return l[max(0, len(l)-maxProbes):]
 }
 
-// save writes the results. It ignores errors: KVM is then probed again.
+// save writes the results. It ignores errors: another process then probes KVM again.
 func (l probes) save(dir string) {
 	_ = assets.SaveJSON(dir, probesFile, map[string]probes{"probes": l})
 }
@@ -143,8 +145,9 @@ func (l probes) save(dir string) {
 // one (Linux Documentation/admin-guide/kernel-parameters.txt; the last loglevel counts).
 const earlyWords = "earlyprintk=ttyS0 earlycon loglevel=6"
 
-// probe boots a guest under KVM until init. It fails soon without output. err is an error that has nothing to
-// do with KVM.
+// probe boots a guest under KVM until its init reports, and returns the result; it gives up after limits.ProbeSilence
+// without output, or after limits.Probe. err is an error without a result: the guest could not be made or started, or
+// ctx ended; or it is Close's error after a successful boot.
 func probe(ctx context.Context, r *assets.Resolved) (*probed, error) {
 	p := &probed{probeKey: keyOf(r.QEMU, r.Kernel), Fetched: r.Kernel.Source == assets.SourceCache, At: time.Now().UTC()}
 	var initrd io.ReadCloser
@@ -188,7 +191,7 @@ func (c *Config) record(e *RunError, begin time.Time) *record {
 	r := &record{Cache: c.Cache, Probe: probed{probeKey: c.key, At: begin.UTC(),
 		Fetched: c.Kernel.Source == assets.SourceCache, Seconds: time.Since(begin).Seconds()}}
 	r.Probe.fail(e)
-	r.Probe.Late = true // the probe succeeded
+	r.Probe.Late = true // as the probe had succeeded, KVM is tried again later
 	return r
 }
 
@@ -204,8 +207,8 @@ func (p *probed) fail(e *RunError) {
 	p.Console = e.Console
 }
 
-// startSlow raises limits by how slowly a QEMU starts, and returns the factor. Only the second start counts,
-// because the first may read QEMU from disk.
+// startSlow raises limits.Slow if a QEMU starts slowly, and returns limits.Slow. Only the second start counts, because
+// the first may read QEMU from disk.
 func startSlow(ctx context.Context, q assets.Binary) float64 {
 	slow := limits.Slow()
 	var took time.Duration

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// KVM is probed once per boot, QEMU and kernel, unless it failed with a kernel that is known to boot, or with
-// two others.
+// A result holds for its boot of the host, QEMU and kernel. A failure with a kernel that is known to boot, or with two
+// other kernels, also holds for kernels that were not probed.
 func TestProbesAnswerForOtherKernels(t *testing.T) {
 	key := func(boot, qemu, kernel string) probeKey { return probeKey{BootID: boot, QEMU: qemu, Kernel: kernel} }
 	here := key("now", "11.1", "mine")
@@ -36,7 +36,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 		testkit.Equal(t, c.what, got, c.want)
 	}
 
-	// A late failure holds for lateHolds; then KVM is probed again.
+	// A late failure holds for lateHolds.
 	late := probes{{probeKey: here, Why: "late", Late: true, At: time.Now().Add(-lateHolds / 2)}}
 	if p := late.find(here); p == nil || p.Why != "late" {
 		t.Errorf("of half an hour ago: %v", p)
@@ -54,7 +54,7 @@ func TestProbesAnswerForOtherKernels(t *testing.T) {
 	for i := range maxProbes + 3 {
 		readProbes(dir).with(probed{probeKey: key("now", "11.1", fmt.Sprint(i)), Why: fmt.Sprint(i), At: now}).save(dir)
 	}
-	// replaces the old one
+	// This result replaces the one of its key.
 	readProbes(dir).with(probed{probeKey: key("now", "11.1", "10"), OK: true, At: now}).save(dir)
 	l := readProbes(dir)
 	testkit.Equal(t, "kept", len(l), maxProbes)

@@ -17,7 +17,7 @@ import (
 // command at a time.
 type qmp struct {
 	conn   net.Conn
-	events chan qmpEvent // watched events; closed at the end
+	events chan qmpEvent // watched events, except those that find it full; closed when reading ends
 
 	replies chan qmpReply // the last reply; closed before events
 	mu      sync.Mutex
@@ -39,7 +39,8 @@ const (
 	eventKept     = "DEVICE_UNPLUG_GUEST_ERROR" // the guest refused to release it
 )
 
-// watched reports whether a Machine handles an event. Parts of a device have no name.
+// watched reports whether a Machine handles an event. It does not handle events of parts of a device, which name no
+// device.
 func (e *qmpEvent) watched() bool {
 	switch e.Event {
 	case eventShutdown, eventStop:
@@ -67,12 +68,13 @@ const (
 	commandUnplug       = "device_del"
 )
 
-// maxQMP bounds a line from QEMU.
+// maxQMP bounds a line from QEMU, in bytes; reading ends at a longer one.
 const maxQMP = 1 << 20
 
 var errQMPClosed = errors.New("QMP: connection closed")
 
-// newQMP takes conn. The first command must be qmp_capabilities.
+// newQMP returns a client that reads conn until conn ends; the caller closes conn. The first command must be
+// qmp_capabilities.
 func newQMP(conn net.Conn) *qmp {
 	q := &qmp{conn: conn, events: make(chan qmpEvent, 16), replies: make(chan qmpReply, 1)}
 	go q.read()
@@ -96,11 +98,11 @@ func (q *qmp) read() {
 		case line.watched():
 			select {
 			case q.events <- line.qmpEvent:
-			default: // dropped
+			default: // the event is dropped
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
-			case <-q.replies: // of an abandoned command
+			case <-q.replies: // that no command has taken
 			default:
 			}
 			q.replies <- line.qmpReply
@@ -108,8 +110,8 @@ func (q *qmp) read() {
 	}
 }
 
-// do runs a command, with arguments or nil, and returns its result. Replies of abandoned commands are
-// skipped.
+// do runs a command, with args unless args is nil, and returns its result. It waits for its turn, and skips replies to
+// earlier commands, whose context had ended.
 func (q *qmp) do(ctx context.Context, command string, args any) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

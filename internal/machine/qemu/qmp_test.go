@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// peerQMP replies in place of QEMU.
+// peerQMP returns a client whose other end is not QEMU: it replies to the client's line n, from 1, with the result of
+// the function answer.
 func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	ours, theirs := net.Pipe()
 	q := newQMP(ours)
@@ -33,7 +34,7 @@ func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 	}()
 	t.Cleanup(func() {
 		_ = ours.Close()
-		for range q.events { // the reader has ended
+		for range q.events { // until the reader ends
 		}
 		<-done
 	})
@@ -77,7 +78,7 @@ func TestQMPGivesUp(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_ = q.conn.Close()
-	for range q.events { // the reader has ended
+	for range q.events { // until the reader ends
 	}
 	if _, err := q.do(t.Context(), "quit", nil); err == nil {
 		t.Error("a command on a closed connection: no error")

@@ -9,15 +9,15 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// sandbox are rights that a QEMU gives up, in case its guest takes it over: it starts no program, and gets no
-// privileges or priorities (QEMU, qemu-seccomp.c).
+// sandbox is the value of QEMU's option -sandbox. QEMU gives up rights, in case its guest takes it over: it can start
+// no program, and change neither its privileges nor its priority (QEMU, qemu-seccomp.c).
 const sandbox = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
 
-// sandboxes has hasSandbox's results by command.
+// sandboxes has hasSandbox's results, by QEMU's command.
 var sandboxes sync.Map
 
-// hasSandbox asks a QEMU of known version, once, whether it has the sandbox: without libseccomp it fails at
-// the option.
+// hasSandbox reports whether a QEMU of known version has the sandbox, and keeps the result unless it had to end QEMU:
+// it runs QEMU with the option, at which a QEMU without libseccomp fails. If the version is unknown, it returns false.
 func hasSandbox(ctx context.Context, b assets.Binary) bool {
 	if b.Version == "" {
 		return false

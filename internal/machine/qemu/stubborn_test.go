@@ -20,7 +20,7 @@ func script(t *testing.T, text string) Config {
 	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
-// A QEMU that ignores SIGTERM is killed with its children.
+// A QEMU that ignores SIGTERM is ended when init has not reported in time.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	defer func(g limits.Limit) { grace = g }(grace)
@@ -79,7 +79,7 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 			"guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
-	m.kernel.Source = assets.SourceCache // vnic's modules match
+	m.kernel.Source = assets.SourceCache // a fetched kernel has matching modules, so there is no advice
 	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}

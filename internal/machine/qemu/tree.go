@@ -15,14 +15,14 @@ import (
 // lane at 2.5 GT/s. No switch of QEMU has ACS.
 
 const (
-	firstBus  = pcie.OwnBuses // of the first expander bus
-	firstSlot = 0x10          // of expander buses on the root complex
+	firstBus  = pcie.OwnBuses // number of the first expander bus
+	firstSlot = 0x10          // device number of the first expander bus on the root complex
 )
 
 // treeID returns QEMU's id of a socket or switch.
 func treeID(name string) string { return "pcie." + name }
 
-// portOf returns the id of the port above a node, the bus of its device.
+// portOf returns the id of the port above a tree's switch or endpoint: QEMU's bus of that device.
 func portOf(name string) string { return "pcie-port." + name }
 
 // checkTree checks what QEMU would report less clearly, or accept although the guest cannot see it.
@@ -61,7 +61,7 @@ func (c *Config) checkTree() error {
 	return nil
 }
 
-// tree returns the arguments for sockets, switches and ports.
+// tree returns the arguments for the Tree's sockets, switches and ports; nil: there is no Tree.
 func (c *Config) tree() (args []string) {
 	if c.Tree == nil {
 		return nil
@@ -82,17 +82,17 @@ func (c *Config) tree() (args []string) {
 type trunk struct {
 	tree    *pcie.Tree
 	args    []string
-	bus     int // next
-	chassis int
-	hotplug map[string]bool // places of removable devices
+	bus     int             // number of the next bus
+	chassis int             // number of the last port's chassis
+	hotplug map[string]bool // by place: a removable device is there
 }
 
 func (t *trunk) add(format string, args ...any) {
 	t.args = append(t.args, "-device", fmt.Sprintf(format, args...))
 }
 
-// below adds the ports and switches below a socket or switch, without endpoints. Guests number buses depth first,
-// between an expander bus and the next one.
+// below adds the ports and switches below a socket or switch, without endpoints. Guests number the buses depth first,
+// from the expander bus's number on.
 func (t *trunk) below(above pcie.Node) {
 	for _, n := range t.tree.Children(above.Name) {
 		t.chassis++
@@ -123,7 +123,7 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// speed returns a port's options for a link.
+// speed returns a port's options for a link; "": the link's speed is unknown.
 func speed(l pcie.Link) string {
 	if !l.Known() {
 		return ""
@@ -157,7 +157,7 @@ func (c *Config) ramSizes() (sizes []uint64) {
 	return sizes
 }
 
-// nodes returns the arguments for a tree's sockets as NUMA nodes, with their shares of RAM and CPUs.
+// nodes returns the arguments for a tree's sockets as NUMA nodes, with their shares of RAM and of the places for CPUs.
 func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []string) {
 	sizes := c.ramSizes()
 	n := len(sizes)
@@ -178,8 +178,8 @@ func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []st
 	return objects, numa
 }
 
-// distances returns the arguments for distances between NUMA nodes, given their sockets; 10 is a node's to
-// itself, as in ACPI (System Locality Distance Information Table).
+// distances returns the arguments for distances between NUMA nodes; sockets has each node's socket. A node's distance
+// to itself is 10, as in ACPI (System Locality Distance Information Table).
 func distances(sockets []string) (args []string) {
 	const local, same, far = 10, 20, 40
 	for i, a := range sockets {

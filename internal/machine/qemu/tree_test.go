@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// treeConfig makes a machine with two sockets, a switch, NICs of both models, a removable GPU and a GPU's
-// node.
+// treeConfig makes the configuration of a machine with two sockets, a switch, NICs of both models, a removable GPU and
+// a GPU that is a NUMA node.
 func treeConfig(t *testing.T) Config {
 	link := pcie.Link{Gen: 4, Width: 16}
 	tree := testkit.Must(pcie.New([]pcie.Node{
@@ -83,7 +83,7 @@ func TestArgumentsOfATree(t *testing.T) {
 	}
 }
 
-// Each CPU belongs to one node.
+// Each place for a CPU belongs to one node.
 func TestCPUsOfATree(t *testing.T) {
 	for n, want := range map[int]string{1: ",cpus=0 ,cpus=1 - -", 3: ",cpus=0 ,cpus=1 ,cpus=2 -",
 		4: ",cpus=0 ,cpus=1 ,cpus=2 ,cpus=3", 6: ",cpus=0,cpus=1 ,cpus=2 ,cpus=3,cpus=4 ,cpus=5"} {
@@ -148,7 +148,7 @@ func TestDeviceBesideATree(t *testing.T) {
 	}
 }
 
-// A removable device is below a port with a power controller.
+// The port of a removable device has hotplug=on, another one hotplug=off.
 func TestPortsThatLetGo(t *testing.T) {
 	c := treeConfig(t)
 	c.Tree = testkit.Must(pcie.New([]pcie.Node{{Name: "s0"}, {Name: "sw0", Kind: pcie.Switch, Below: "s0"},

@@ -47,8 +47,8 @@ func (c *Config) checkHotplug() error {
 
 // unplugs are removals in progress.
 type unplugs struct {
-	removable map[string]bool // devices
-	waiting   sync.Map        // by device: a chan error
+	removable map[string]bool // by device
+	waiting   sync.Map        // by device: the chan error to which unplugged sends
 }
 
 func (u *unplugs) init(c *Config) {
@@ -61,8 +61,10 @@ func (u *unplugs) init(c *Config) {
 	}
 }
 
-// UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when it has been
-// removed, or an error (ErrKept); it is closed if the machine ends first. ErrFixed: it cannot be removed.
+// UnplugNIC asks the guest to release NIC i of Config.Netdevs. The channel receives nil when the NIC has been removed,
+// or an error (ErrKept) if the guest refuses or takes longer than limits.Unplug; it is closed if the machine ends
+// first. The error is ErrFixed if the NIC cannot be removed, or another one if an earlier request has not ended or QMP
+// fails.
 func (m *Machine) UnplugNIC(i int) (<-chan error, error) { return m.takeOut(nicDevice(i)) }
 
 // UnplugGPU is UnplugNIC for GPU i of Config.GPUs.
@@ -98,12 +100,12 @@ func (m *Machine) takeOut(device string) (<-chan error, error) {
 	return done, nil
 }
 
-// unplugged passes on a removal's result.
+// unplugged passes on a removal's result, if a removal of the device is in progress.
 func (m *Machine) unplugged(device string, err error) {
 	if event, waits := m.unplugs.waiting.Load(device); waits {
 		select {
 		case event.(chan error) <- err:
-		default: // sent already
+		default: // a result was sent already
 		}
 	}
 }

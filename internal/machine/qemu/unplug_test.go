@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unplugMachine makes a machine with an emulated QMP.
+// unplugMachine makes a machine without QEMU; the replies to its QMP commands come from the function answer.
 func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machine {
 	m := &Machine{name: "m", done: make(chan struct{}), qmp: peerQMP(t, answer)}
 	m.unplugs.init(&Config{Netdevs: []Netdev{{Hotplug: true}, {}}, GPUs: []GPU{{Hotplug: true}}})
@@ -28,7 +28,7 @@ func unplugMachine(t *testing.T, answer func(n int, line string) string) *Machin
 
 func answered(n int) string { return fmt.Sprintf(`{"return": {}, "id": %d}`, n) }
 
-// A device is removed when QEMU reports it.
+// A removal's channel receives the result that QEMU reports.
 func TestUnplug(t *testing.T) {
 	testkit.LeavesNothing(t)
 	m := unplugMachine(t, func(n int, line string) string {
@@ -50,7 +50,7 @@ func TestUnplug(t *testing.T) {
 	testkit.ErrorIs(t, <-done, ErrKept)
 	_, err := m.UnplugNIC(1)
 	testkit.ErrorIs(t, err, ErrFixed)
-	m.unplugged("dev-net9", nil) // nothing waits
+	m.unplugged("dev-net9", nil) // no removal waits for it
 }
 
 // A device has one request at a time, which ends with the machine.

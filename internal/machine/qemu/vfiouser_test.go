@@ -28,8 +28,8 @@ import (
 // plain is a device that ignores accesses to its BARs, and reports events.
 type plain struct {
 	config  *pci.Config
-	enabled chan struct{} // the firmware has enabled the BARs
-	resets  chan struct{} // the device was reset
+	enabled chan struct{} // receives when the BARs become enabled
+	resets  chan struct{} // receives when the device is reset
 }
 
 func (d *plain) Info() vfiouser.Info {
@@ -96,7 +96,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 }
 
 func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for a failing test
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // bounds a failing test
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")
 	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
@@ -158,7 +158,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 	do("qmp_capabilities")
 	await("addresses by the firmware", dev.enabled)
 
-	do("stop") // the firmware changes the memory map
+	do("stop") // the running firmware would change the memory map
 	var ram uint64
 	for _, r := range space.Regions() {
 		if !r.NoAccess {
@@ -188,7 +188,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express pci.Link) {
 		t.Errorf("still mapped: %+v", s)
 	}
 	do("quit")
-	for lines.Scan() { // to the end
+	for lines.Scan() { // until QEMU closes its output
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("QEMU: %v\n%s", err, &stderr)

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envVictim makes this program start a guest and wait; its value is the guest's program.
+// envVictim makes this program start a guest and wait; its value is the path of the guest's program.
 const envVictim = "VNIC_TEST_VICTIM"
 
 func victim() {

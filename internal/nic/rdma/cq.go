@@ -8,15 +8,15 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// cq is a completion queue. Its lock is a leaf.
+// cq is a completion queue. A goroutine that holds its mu takes no other lock.
 type cq struct {
 	id    uint32
-	users int // send and receive ends of queue pairs; under the engine's mu
+	users int // number of send and receive queues of queue pairs that use it; under the engine's mu
 
 	mu       sync.Mutex
 	ring     []control.WC
 	first, n int
-	reserved int  // slots of posted work requests and of completions
+	reserved int  // slots taken by posted work requests and by completions in the ring
 	armed    bool // the next completion makes a notice to the driver
 }
 

@@ -21,15 +21,15 @@ import (
 const (
 	MaxPDs    = 64
 	MaxMRs    = 1024
-	MaxRanges = 1 << 16 // in all MRs
+	MaxRanges = 1 << 16 // ranges of guest memory, in all memory regions (MRs) together
 	MaxCQs    = 256
 	MaxQPs    = 256
-	MaxDepth  = 4096    // completions in a queue
-	MaxWRs    = 1024    // work requests in a queue of a queue pair
-	MaxPlaces = 1 << 17 // slots for work requests and completions
-	MaxReads  = 16      // of a queue pair in progress, for each direction
+	MaxDepth  = 4096    // completions in a completion queue
+	MaxWRs    = 1024    // work requests in the send queue, and in the receive queue, of a queue pair
+	MaxPlaces = 1 << 17 // slots for work requests and completions, in all queues together
+	MaxReads  = 16      // READ requests of a queue pair in progress, in each direction
 	MaxLength = 1 << 30 // bytes of a work request of PostSend
-	Window    = 128     // packets without an answer at which no more requests are sent
+	Window    = 128     // packets without an answer at which a queue pair sends no more requests
 	readPiece = Window / 4
 	burst     = 16 // packets of a queue pair in one turn
 )
@@ -39,17 +39,19 @@ type Config struct {
 	MAC   wire.MAC
 	MTU   func() uint16 // of the link, as the guest sees it
 	Space *dma.Space
-	// Buffer finds a registered buffer: the memory of its GPU, and its offset and size there.
+	// Buffer finds a registered buffer: the memory of its GPU, and its offset and size there. ok is false if there is
+	// no such buffer.
 	Buffer func(id uint32) (memory *dma.Region, off, size uint64, ok bool)
-	// GPU returns the memory of a GPU of this port; nil: none. Mailbox opens the mailbox at an offset of that
-	// memory.
+	// GPU returns the memory of a GPU of this port; nil: the port has no such GPU. Mailbox opens the mailbox at an
+	// offset of a GPU's memory.
 	GPU     func(gpu uint16) *dma.Region
 	Mailbox func(gpu uint16, off uint64) (Mailbox, error)
 	// Direct reports whether the NIC reaches all GPU memory in segs peer to peer.
 	Direct func(segs []dma.Segment) bool
-	// Wake wakes the worker, which then calls Next. It must not wait.
+	// Wake wakes the worker, which then calls TellAll and Next. Wake must not wait.
 	Wake func()
-	// Tell notifies the driver of a completion queue with completions, and Ask sends it a request for pages.
+	// Tell notifies the driver of a completion queue with completions, and Ask sends the driver a request for pages. The
+	// worker calls them, without a lock.
 	Tell func(cq uint32)
 	Ask  func(r control.PageRequest)
 	// Random is the source of keys and of the first queue pair's number; it must not fail. nil:
@@ -61,7 +63,7 @@ type Config struct {
 type Engine struct {
 	c      Config
 	start  time.Time
-	users  epoch.Epoch // users of objects that commands may delete
+	users  epoch.Epoch // goroutines that use objects which commands may delete
 	active atomic.Int32
 
 	mu     sync.Mutex // held by commands that make or delete objects
@@ -75,13 +77,13 @@ type Engine struct {
 	taken  int // slots taken, of MaxPlaces
 	paging paging
 
-	runMu sync.Mutex // a leaf lock
+	runMu sync.Mutex // a goroutine that holds it takes no other lock
 	run   []*qp      // queue pairs with something to send
-	tells []uint32   // completion queues for Tell
+	tells []uint32   // ids of completion queues for which the worker is to call Tell
 	timer *time.Timer
 	due   int64 // when timer fires; 0: not set; negative: the Engine is closed
 
-	// Used by the worker.
+	// Only the worker uses these fields.
 	cur     *qp
 	left    int // packets that cur may still send in its turn
 	telling []uint32
@@ -97,7 +99,7 @@ type Engine struct {
 	}
 }
 
-// New makes an Engine with at most frames frames in flight.
+// New makes an Engine. frames is the greatest number of frames in flight.
 func New(c Config, frames int) *Engine {
 	e := &Engine{c: c, pds: make(map[uint32]bool), cqs: make(map[uint32]*cq),
 		mrs: newSlots[region](10), qps: newSlots[qp](8), slots: make([]slot, frames), copier: dma.NewCopier()}
@@ -155,7 +157,7 @@ func (e *Engine) Reset() {
 	e.users.Wait()
 }
 
-// Close is Reset, and ends the Engine's timer.
+// Close deletes what Reset deletes, and ends the Engine's timer. After it, AddPD and SetMailbox fail (ENODEV).
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -267,7 +269,7 @@ func (e *Engine) wakeAt(due int64) {
 	}
 }
 
-// tick schedules due queue pairs, and does paging's timed work.
+// tick schedules the queue pairs whose due has passed, does paging's timed work, and sets the timer for the next ones.
 func (e *Engine) tick() {
 	e.runMu.Lock()
 	if e.due < 0 {

@@ -21,7 +21,7 @@ import (
 
 const memSize = 1 << 20
 
-// end is a NIC of a test.
+// end is one end of a connection in a test: an Engine with its guest's memory.
 type end struct {
 	*Engine
 	t     testing.TB
@@ -30,10 +30,10 @@ type end struct {
 	ip    netip.Addr
 	pd    uint32
 	cq    uint32
-	mr    uint32 // of all memory, with all access; addresses begin at base
+	mr    uint32 // key of an MR of all of mem, with all access; its addresses begin at base
 	rings int
 	mtu   uint16
-	pages []control.PageRequest // sent to the driver
+	pages []control.PageRequest // what Ask got; owner.answer removes them
 	file  *dma.File             // the file of mem
 	noP2P bool
 	box   fakeBox
@@ -41,7 +41,8 @@ type end struct {
 
 const base = 0x7000_0000_0000
 
-// noRandom makes numbers predictable: keys from 0x400 on, and queue pairs from 0x100 on, as in the golden frames.
+// noRandom makes numbers predictable: an Engine's keys count from 0x400 on, and its queue pairs from 0x100 on, as in
+// goldenHeads.
 type noRandom struct{}
 
 func (noRandom) Read(b []byte) (int, error) { clear(b); return len(b), nil }
@@ -93,12 +94,14 @@ func (d *end) guest(access uint8, va, off, n uint64) uint32 {
 type pair struct {
 	a, b   *end
 	qa, qb uint32
-	fate   func(p *wire.Packet) (copies int, late bool) // a frame's copies and delay; nil: each arrives once
+	// fate says what happens to a frame. late: run gives it to the receiver later, once. Otherwise it arrives copies
+	// times. nil: each frame arrives once, without delay.
+	fate   func(p *wire.Packet) (copies int, late bool)
 	late   []lateFrame
 	frames int
 }
 
-// lateFrame is a frame that others overtake.
+// lateFrame is a frame that later ones may overtake.
 type lateFrame struct {
 	from, to *end
 	frame    []byte
@@ -118,7 +121,7 @@ func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	t.Helper()
 	qa = testkit.Must(a.AddQP(control.QP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, MaxSend: 64, MaxRecv: 64}))(t)
 	qb = testkit.Must(b.AddQP(control.QP{PD: b.pd, SendCQ: b.cq, RecvCQ: b.cq, MaxSend: 64, MaxRecv: 64}))(t)
-	psn := [2]uint32{0xfffff0, 0x7ffffe} // the first wraps, the second passes half of the numbers
+	psn := [2]uint32{0xfffff0, 0x7ffffe} // soon the first wraps, and the second passes half of the numbers
 	for i, d := range []*end{a, b} {
 		peer := []*end{b, a}[i]
 		path := control.QPPath{QPN: []uint32{qa, qb}[i], RemoteQPN: []uint32{qb, qa}[i], SendPSN: psn[i], RecvPSN: psn[1-i],
@@ -132,7 +135,8 @@ func (p *pair) connect(change func(p *control.QPPath)) (qa, qb uint32) {
 	return qa, qb
 }
 
-// step moves one frame from an end to the other; false: there is none.
+// step takes a frame that one end (from) sends, and gives it to the other end (to), as fate says; false: there is
+// none.
 func (p *pair) step(from, to *end) bool {
 	from.TellAll()
 	var pkt wire.Packet
@@ -178,7 +182,8 @@ func with(p *wire.Packet, b []byte) *wire.Packet {
 	return &c
 }
 
-// run moves frames until no end has a frame to send or waits. It runs in a synctest bubble.
+// run moves frames until no end has a frame to send and none waits for a timer or for pages. It is called in a synctest
+// bubble, and fails the test after 100,000 rounds.
 func (p *pair) run() {
 	p.a.t.Helper()
 	for range 100_000 {
@@ -196,7 +201,7 @@ func (p *pair) run() {
 		if !p.waits() {
 			return
 		}
-		time.Sleep(time.Millisecond) // in the bubble
+		time.Sleep(time.Millisecond) // of the bubble's time
 		synctest.Wait()
 	}
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
@@ -231,7 +236,7 @@ func (d *end) poll() []control.WC {
 	return c.WCs
 }
 
-// sge returns a piece of the MR of all memory.
+// sge returns [off, off+n) of mem as a piece of d.mr.
 func (d *end) sge(off, n uint64) control.SGE {
 	return control.SGE{VA: base + off, Len: uint32(n), Key: d.mr}
 }
@@ -271,7 +276,7 @@ func TestMessagesArrive(t *testing.T) {
 						id++
 						from, to := uint64(rnd.IntN(int(memSize-n+1))), uint64(rnd.IntN(int(memSize-n+1)))
 						w := control.WR{ID: id, Op: op, Flags: control.WRSignaled, SGEs: []control.SGE{p.a.sge(from, n)}}
-						if n > 10 { // in pieces
+						if n > 10 { // in three pieces
 							w.SGEs = []control.SGE{p.a.sge(from, 7), p.a.sge(from+7, n-9), p.a.sge(from+n-2, 2)}
 						}
 						switch op {
@@ -318,7 +323,7 @@ func TestMessagesArrive(t *testing.T) {
 	}
 }
 
-// Many concurrent work requests, in both directions, complete although the link loses packets.
+// Many concurrent work requests, in both directions, complete although the link loses and delays packets.
 func TestManyAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, nil)
@@ -334,7 +339,7 @@ func TestManyAtOnce(t *testing.T) {
 			p.a.mem[i], p.b.mem[i] = byte(rnd.Uint32()), byte(rnd.Uint32())
 		}
 		wantA, wantB := slices.Clone(p.a.mem), slices.Clone(p.b.mem)
-		for i := range uint64(20) { // the lower half is written, the upper one read
+		for i := range uint64(20) { // of each end's memory the lower half is written, the upper one read
 			lo, hi := i*2*n, memSize/2+i*2*n
 			ops := []control.WR{
 				{ID: i, Op: control.WRWrite, Key: p.b.mr, Remote: base + lo, SGEs: []control.SGE{p.a.sge(hi, n)}},

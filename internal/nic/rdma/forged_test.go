@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The victim in this file sends the requests, and its peer's answers are forged.
+// In this file the victim sends the requests, and the tests forge its peer's answers.
 
-// posted posts work to the victim's queue pair, and returns the frames that the queue pair sends.
+// posted posts work to the victim's queue pair, and returns the frames that the queue pair sends (none with mute).
 func (v *victim) posted(wrs ...control.WR) []answered {
 	v.t.Helper()
 	v.b.post(v.qpn, wrs...)
@@ -60,7 +60,7 @@ func TestForgedAnswers(t *testing.T) {
 		nothing("nothing was asked")
 
 		const into = 40_000
-		testkit.Equal(t, "frames", len(v.posted(v.read(1, into, 600))), 1) // three packets
+		testkit.Equal(t, "frames", len(v.posted(v.read(1, into, 600))), 1) // its answer has three packets
 		for _, d := range []uint32{3, 4, 1 << 22, 1<<23 - 1, 1 << 23, 1<<23 + 1, psnMask} {
 			all(after(ownPSN, d))
 		}
@@ -96,7 +96,7 @@ func TestForgedAnswers(t *testing.T) {
 		}
 		v.drain()
 
-		// An answer to a READ, though a WRITE was requested.
+		// The peer answers a WRITE as if it were a READ.
 		testkit.Equal(t, "frames", len(v.posted(v.wr(2, 600))), 3)
 		first := after(ownPSN, 3)
 		v.give(header{op: opReadRespOnly, psn: first, syndrome: synAck}, fill(256)...)
@@ -109,11 +109,11 @@ func TestForgedAnswers(t *testing.T) {
 	})
 }
 
-// A NAK of an error fails the work request that it is for (10.7.3.1, table 97).
+// A NAK of an error fails the work request whose packet it names (10.7.3.1, table 97).
 func TestStatusOfNAKs(t *testing.T) {
 	for syndrome, want := range map[uint8]control.WCStatus{nakInvalid: control.WCRemoteInvalid,
 		nakAccess: control.WCRemoteAccess, nakOperate: control.WCRemoteOperation} {
-		for _, packet := range []uint32{0, 1, 2} { // of the three packets of the second request
+		for _, packet := range []uint32{0, 1, 2} { // index of the packet that the NAK names, of the second request's three
 			bubble(t, func(t *testing.T) {
 				v := newVictim(t, nil)
 				v.recv(9)
@@ -127,7 +127,7 @@ func TestStatusOfNAKs(t *testing.T) {
 					t.Fatalf("completions %+v, not %+v", got, w)
 				}
 				v.state(control.QPError, want)
-				v.b.post(v.qpn, v.wr(4, 8)) // flushed too
+				v.b.post(v.qpn, v.wr(4, 8)) // is flushed, too
 				if got := v.b.poll(); len(got) != 1 || got[0].Status != control.WCFlushed || got[0].ID != 4 {
 					t.Fatalf("completions %+v", got)
 				}
@@ -165,7 +165,7 @@ func TestStormsOfNAKs(t *testing.T) {
 			t.Errorf("%d frames for %d NAKs", n, news)
 		}
 		before = v.n
-		for i := range uint32(news) { // without a pause to send: each undoes the one before
+		for i := range uint32(news) { // the victim sends nothing between these NAKs
 			v.give(header{op: opAck, psn: after(ownPSN, news+1+i), syndrome: nakSequence})
 		}
 		v.drain()
@@ -206,7 +206,7 @@ func TestStormsOfRNR(t *testing.T) {
 				testkit.Equal(t, "frames when it has waited", len(v.drain()), 2)
 			}
 			v.state(control.QPReady, 0)
-			for range 1000 { // while it waits they cost nothing
+			for range 1000 { // RNR NAKs while it waits make it send nothing
 				rnr()
 			}
 			testkit.Equal(t, "frames", len(v.drain()), 0)
@@ -219,7 +219,7 @@ func TestStormsOfRNR(t *testing.T) {
 	}
 }
 
-// The delay of an RNR NAK is that of table 46.
+// After an RNR NAK the queue pair waits as long as table 46 says for the NAK's timer code.
 func TestTimesOfRNR(t *testing.T) {
 	for code, d := range map[uint8]time.Duration{0: 655360 * time.Microsecond, 1: 10 * time.Microsecond,
 		5:  60 * time.Microsecond,

@@ -45,7 +45,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			v.state(control.QPReady, 0)
 		}
 		for n := range b {
-			if n < int(h.length())+3+icrcLen { // with a right ICRC; more bytes would be a packet of a wrong length: a NAK
+			if n < int(h.length())+3+icrcLen { // longer ones would get a NAK: packets of a wrong length, with a right ICRC
 				drop(fmt.Sprint("the first bytes: ", n), v.raw(v.ip, v.b.ip, b[:n], true))
 			}
 			drop(fmt.Sprint("the first bytes, ICRC and all: ", n), func() *wire.Packet {
@@ -94,7 +94,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 			change(&p.Meta)
 			drop(name, p)
 		}
-		// A queue pair that is not connected, and a deleted one.
+		// Frames to a queue pair that is not connected, and to a deleted one, are dropped.
 		n := testkit.Must(v.b.AddQP(control.QP{PD: v.b.pd, SendCQ: v.b.cq, RecvCQ: v.b.cq, MaxSend: 1, MaxRecv: 1}))(t)
 		for _, name := range []string{"not connected", "no more"} {
 			h.qpn = n
@@ -103,7 +103,7 @@ func TestFramesThatAreDropped(t *testing.T) {
 				testkit.OK(t, v.b.DelQP(n))
 			}
 		}
-		// Routers may have changed these fields.
+		// The frame is taken although routers have changed these fields.
 		p := v.raw(v.ip, v.b.ip, b, true)
 		p.Header[15], p.Header[22], p.Header[24], p.Header[40] = 0xff, 3, 0, 0x55
 		body := bytesOf(p)

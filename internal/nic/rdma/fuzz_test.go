@@ -10,12 +10,12 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Pieces of the victim's memory in FuzzReceive.
+// Offsets of pieces of the victim's memory in FuzzReceive, and their length in bytes.
 const (
-	fuzzWrite = 10_000 // the peer may write [, +2000)
+	fuzzWrite = 10_000 // the peer may write there
 	fuzzRead  = 20_000 // the peer may only read
-	fuzzRecv  = 30_000 // receives are posted
-	fuzzInto  = 40_000 // destination of a READ
+	fuzzRecv  = 30_000 // receives are posted for the first 1000 bytes
+	fuzzInto  = 40_000 // destination of a READ, and source of a WRITE
 	fuzzLen   = 2000
 )
 
@@ -36,8 +36,8 @@ func (r *reader) take(n int) (b []byte) {
 	return b
 }
 
-// FuzzReceive passes packets of any form to a connected queue pair. Only memory that the peer may write, of receives
-// and of the READ is written, and none by a packet with a wrong ICRC.
+// FuzzReceive passes packets of any form to an Engine with a connected queue pair. Only memory that the peer may write,
+// of receives and of the READ is written, and none by a packet with a wrong ICRC.
 func FuzzReceive(f *testing.F) {
 	v := newVictim(f, nil)
 	const (
@@ -128,7 +128,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// fuzzed makes a packet that is mostly right.
+// fuzzed makes a packet with a supported operation code, a right ICRC, and mostly right other fields.
 func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	op := r.byte() % numOps
 	h := header{op: op, qpn: v.qpn, ackReq: true, psn: after(forgedPSN, uint32(int32(int8(r.byte())))&psnMask)}
@@ -146,8 +146,8 @@ func (v *victim) fuzzed(r *reader, keys []uint32) *wire.Packet {
 	return v.packet(h, fill(n))
 }
 
-// FuzzCommands runs commands on an Engine with numbers that mostly exist. The Engine's sums fit its tables, and Reset
-// leaves nothing.
+// FuzzCommands runs commands on an Engine, mostly with ids and keys that exist. After them, the Engine's sums fit its
+// tables, and Reset leaves nothing.
 func FuzzCommands(f *testing.F) {
 	d := newEnd(f, 1)
 	f.Add([]byte{0, 3, 1, 4, 5, 7, 8, 9, 2, 6})

@@ -16,7 +16,8 @@ import (
 )
 
 // goldenHeads are the headers behind UDP of each frame of TestGoldenFrames' messages, as in tables 5, 27, 30 and
-// 38 of the specification: BTH, then RETH, AETH and immediate data. QPN 000101 sends to 000100 and back.
+// 38 of the specification: BTH, then RETH, AETH and immediate data if the frame has them; KKKKKKKK is the key b.mr.
+// The last number is the length of the payload. Queue pair 000101 of a sends to 000100 of b, which answers.
 var goldenHeads = []string{
 	// WRITE of 600 bytes
 	"06 40 ffff 00000100 00fffffe | 0000700000020001 KKKKKKKK 00000258 | 256",
@@ -29,7 +30,7 @@ var goldenHeads = []string{
 	// WRITE of 0
 	"0a 40 ffff 00000100 80000002 | 0000700000020001 KKKKKKKK 00000000 | 0",
 	"11 40 ffff 00000101 00000002 | 1f000003 | 0",
-	// WRITE of 513 with immediate data
+	// WRITE of 513 with immediate data, solicited
 	"06 40 ffff 00000100 00000003 | 0000700000020001 KKKKKKKK 00000201 | 256",
 	"07 40 ffff 00000100 00000004 | 256",
 	"09 f0 ffff 00000100 80000005 | a1a2a3a4 | 1",
@@ -47,7 +48,7 @@ var goldenHeads = []string{
 	"01 40 ffff 00000100 0000000b | 256",
 	"02 40 ffff 00000100 8000000c | 88",
 	"11 40 ffff 00000101 0000000c | 1f000007 | 0",
-	// SEND of 300 with immediate data
+	// SEND of 300 with immediate data, solicited
 	"00 40 ffff 00000100 0000000d | 256",
 	"03 c0 ffff 00000100 8000000e | a1a2a3a4 | 44",
 	"11 40 ffff 00000101 0000000e | 1f000008 | 0",
@@ -65,8 +66,10 @@ var goldenHeads = []string{
 // Invariant: nic/rdma: Each packet has the bytes that the specification says, by IPv4 and IPv6.
 func TestGoldenFrames(t *testing.T) {
 	for name, c := range map[string]struct {
-		a, b        string
-		there, back string // Ethernet, IP and UDP headers: LLLL IP length, UUUU UDP length, CCCC checksum, SSSS port
+		a, b string
+		// Ethernet, IP and UDP headers, from a to b and back. LLLL: IPv4 length, UUUU: UDP length, CCCC: IPv4 checksum,
+		// SSSS: UDP source port.
+		there, back string
 	}{
 		"IPv4": {"10.1.2.3", "10.4.5.6",
 			"020000000002 020000000001 0800 45 68 LLLL 0000 4000 40 11 CCCC 0a010203 0a040506 SSSS 12b7 UUUU 0000",
@@ -97,7 +100,7 @@ func (g *goldens) run(ipA, ipB netip.Addr) {
 	t := g.t
 	p := &pair{a: newEnd(t, 1), b: newEnd(t, 2)}
 	p.a.ip, p.b.ip = ipA, ipB
-	testkit.Must(p.a.AddQP(control.QP{PD: p.a.pd, SendCQ: p.a.cq, RecvCQ: p.a.cq, MaxSend: 1}))(t) // 0x100
+	testkit.Must(p.a.AddQP(control.QP{PD: p.a.pd, SendCQ: p.a.cq, RecvCQ: p.a.cq, MaxSend: 1}))(t) // has number 0x100
 	first := true
 	p.qa, p.qb = p.connect(func(p *control.QPPath) {
 		p.MTU, p.DSCP, p.SendPSN, p.RecvPSN = 256, 26, 0xfffffe, 0x700000

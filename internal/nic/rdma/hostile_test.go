@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A peer sends wrong requests. The right ones among them are the negative control.
+// In this file a peer sends wrong requests, and right ones as a control.
 
 // hostileKeys are keys of the victim's MRs, most of them of one piece of its memory.
 type hostileKeys struct {
@@ -51,14 +51,14 @@ func newHostileKeys(v *victim) *hostileKeys {
 	return k
 }
 
-// cases are requests by RETH: n bytes at va with a key.
+// cases returns requests for n bytes at va with a key. write and read: such a WRITE or READ is allowed.
 func (k *hostileKeys) cases() map[string]struct {
 	key     uint32
 	va      uint64
 	n       uint32
 	write   bool
 	read    bool
-	operate bool // refused because the memory does not exist
+	operate bool // refused with another NAK, because the memory does not exist
 } {
 	type c = struct {
 		key     uint32
@@ -95,7 +95,7 @@ func (k *hostileKeys) cases() map[string]struct {
 	}
 }
 
-// place returns the offset of an address in the victim's memory.
+// place returns the offset in the victim's memory of address va of the MR with this key; partAt if n is 0.
 func (k *hostileKeys) place(key uint32, va uint64, n uint32) uint64 {
 	switch {
 	case n == 0:
@@ -204,8 +204,8 @@ func TestRequestsThatAreWrong(t *testing.T) {
 	first, middle := packet{reth(opWriteFirst, 1000), 256}, packet{plain(opWriteMiddle), 256}
 	sendFirst := packet{plain(opSendFirst), 256}
 	for name, c := range map[string]struct {
-		packets []packet // the last one is wrong
-		right   bool     // all are right
+		packets []packet // the last one is wrong, unless right is set
+		right   bool     // all packets are right
 		recv    control.WCStatus
 	}{
 		"WRITE": {[]packet{first, middle, middle, {plain(opWriteLast), 232}}, true, 0},
@@ -295,7 +295,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 				want := []control.WC{{ID: 7, QPN: v.qpn, Op: control.WRRecv, Status: c.recv},
 					{ID: 8, QPN: v.qpn, Op: control.WRRecv, Status: control.WCFlushed}}
 				got := v.b.poll()
-				if len(got) > 2 && c.recv == control.WCFlushed { // another completion came before it
+				if len(got) > 2 && c.recv == control.WCFlushed { // another completion came first
 					got = got[1:]
 				}
 				if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {

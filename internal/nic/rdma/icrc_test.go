@@ -49,7 +49,7 @@ func sumOf(t *testing.T, frame []byte) uint32 {
 
 // captured are frames with an ICRC of other implementations, from Scapy's tests (test/contrib/roce.uts): the
 // first is Haggai Eran's example of a UC SEND, the second was captured on a ConnectX-4 Lx. They belong to other
-// transports, so only the ICRC is checked.
+// transports than this package's, so only the ICRC is checked.
 var captured = map[string]string{
 	"UC SEND": "248a07a8fa22 248a07a8fa22 0800 4501 0040 0478 4000 40 11 b4d5 c0a80007 c0a80007 c000 12b7 002c aca2" +
 		"24 60 ffff 000000d3 00cf1710 4630818be28935d90e9a95505401be885e500000 78f353f3",
@@ -69,7 +69,7 @@ func TestICRCOfOthers(t *testing.T) {
 		if got := icrcByBits(frame); got != want {
 			t.Errorf("%s: bit by bit: %#08x, not %#08x", name, got, want)
 		}
-		// Bits that routers change do not matter; all others do.
+		// A change in a byte that routers change leaves the ICRC as it is. A change in another byte does not.
 		const tos, ttl, ipSum, udpSum, resv8a = 15, 22, 24, 40, 46
 		changes := map[int]bool{tos: true, ttl: true, ipSum: true, ipSum + 1: true, udpSum: true, udpSum + 1: true,
 			resv8a: true}

@@ -10,14 +10,14 @@ import (
 	"vnic.dev/vnic/internal/mailbox"
 )
 
-// box polls a GPU's mailbox on a goroutine of its own.
+// box polls a GPU's mailbox on its own goroutine while the Engine has regions on demand.
 type box struct {
 	e     *Engine
 	gpu   uint16
 	m     Mailbox
 	lost  uint32        // Mailbox.Lost at the last look
-	ended bool          // the driver has removed the mailbox
-	more  chan struct{} // signals that there is a region
+	ended bool          // look has found that the driver has removed the mailbox
+	more  chan struct{} // signals that a region was added
 	stop  chan struct{}
 	done  chan struct{}
 	idle  int
@@ -62,7 +62,7 @@ func (g *paging) box(gpu uint16) *box {
 	return g.boxes[gpu]
 }
 
-// reset closes the mailboxes. The caller has deleted the regions.
+// reset closes the mailboxes and drops all page requests. The caller has deleted the regions.
 func (g *paging) reset() {
 	g.mu.Lock()
 	boxes := g.boxes
@@ -121,18 +121,19 @@ func (b *box) look() {
 	if b.ended || b.m.Alive() && lost == b.lost {
 		return
 	}
-	// The GPU's driver is gone, or it has lost an invalidation: no page table of the GPU is valid.
+	// The GPU's driver is gone, or it had no free slot for an invalidation: no page table of the GPU is valid.
 	b.lost, b.ended = lost, !b.m.Alive()
 	b.e.paging.endAll(b.gpu, !b.ended)
 	b.e.users.Wait()
 }
 
-// take carries out an invalidation. It waits until no goroutine uses the pages before it acknowledges.
+// take carries out an invalidation. When no goroutine uses the pages any more, take acknowledges it (late or never with
+// DelayAcks), or frees its slot if the driver has given up.
 func (b *box) take(v mailbox.Request) {
 	b.idle = 0
 	e, f := b.e, &b.e.paging.faults
 	e.paging.forget(b.gpu, &v, f.keep.Load() && !v.GivenUp)
-	e.users.Wait() // goroutines that found the pages before forget
+	e.users.Wait() // for goroutines that found the pages before forget
 	if v.GivenUp {
 		b.m.Free(v.Slot)
 		return
@@ -143,7 +144,7 @@ func (b *box) take(v mailbox.Request) {
 	case late > 0:
 		b.sleep(late)
 	}
-	b.m.Done(v.Slot) // too late: Poll will find that
+	b.m.Done(v.Slot) // if the driver has given up, this fails, and a later Poll passes the request with GivenUp
 }
 
 func (b *box) sleep(d time.Duration) {
@@ -155,8 +156,9 @@ func (b *box) sleep(d time.Duration) {
 	}
 }
 
-// forget forgets the pages of an invalidation; stale: it keeps pages in the GPU. It may end the region. Requests
-// for the pages stay: an answer from before the invalidation is refused by its generation.
+// forget forgets the pages of an invalidation, except those in the GPU with stale. It ends the region instead if the
+// driver has given up, the GPU is removed, or the program has closed the region. Requests for the pages stay: an answer
+// with an earlier generation than the invalidation is refused.
 func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 	g.mu.Lock()
 	var waiters []*qp
@@ -191,7 +193,8 @@ func (g *paging) forget(gpu uint16, v *mailbox.Request, stale bool) {
 
 const forgetPiece = 4096
 
-// forget forgets pages. The caller holds mu.
+// forget forgets pages of an invalidation with this generation, except those in the GPU with stale. The caller holds
+// paging's mu.
 func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	for i := range pages {
 		t := &pages[i]
@@ -205,7 +208,7 @@ func (p *paged) forget(pages []entry, generation uint32, stale bool) {
 	}
 }
 
-// end makes p unusable. The caller holds mu.
+// end makes the region unusable, and forgets its pages. The caller holds paging's mu.
 func (p *paged) end(quarantined bool) {
 	p.dead = true
 	if quarantined {
@@ -233,9 +236,9 @@ func (g *paging) endAll(gpu uint16, quarantined bool) {
 }
 
 type pagingFaults struct {
-	ackDelay atomic.Int64 // nanoseconds; negative: never
+	ackDelay atomic.Int64 // of acknowledgments, in nanoseconds; negative: send none
 	keep     atomic.Bool  // acknowledge invalidations, but go on using pages in the GPU
-	drop     atomic.Int64 // answers to lose
+	drop     atomic.Int64 // number of answers still to lose
 }
 
 func (f *pagingFaults) dropAnswer() bool {
@@ -250,13 +253,13 @@ func (f *pagingFaults) dropAnswer() bool {
 	}
 }
 
-// DelayAcks delays acknowledgments of invalidations by d; negative: for ever.
+// DelayAcks makes the Engine delay its acknowledgments of invalidations by d; negative: it sends none.
 func (e *Engine) DelayAcks(d time.Duration) { e.paging.faults.ackDelay.Store(int64(d)) }
 
 // LoseAnswers makes the Engine lose the next n answers to page requests.
 func (e *Engine) LoseAnswers(n int) { e.paging.faults.drop.Store(int64(n)) }
 
-// KeepStale makes the Engine acknowledge invalidations of pages in the GPU without carrying them out, as a
+// KeepStale sets whether the Engine acknowledges invalidations of pages in the GPU without carrying them out, as a
 // broken NIC does, unless they end the region. Pages in RAM are excepted: any process may own such a page
 // afterwards.
 func (e *Engine) KeepStale(on bool) { e.paging.faults.keep.Store(on) }

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ended checks the statuses of a's completions, in the order of posting from ID 1 on, and of b's.
+// ended polls both ends, and checks that their completions have the statuses a and b, and IDs that count from 1 on.
 func (p *pair) ended(a, b []control.WCStatus) {
 	p.a.t.Helper()
 	for i, d := range []*end{p.a, p.b} {
@@ -115,7 +115,7 @@ func TestOwnKeys(t *testing.T) {
 						p.ended([]control.WCStatus{good, control.WCLocalProtection, flush}, nil)
 						p.states(control.WCLocalProtection, 0)
 					}
-					if !slices.Equal(p.a.mem, wantA) || !slices.Equal(p.b.mem, wantB) { // all bytes are zero
+					if !slices.Equal(p.a.mem, wantA) || !slices.Equal(p.b.mem, wantB) { // messages carry zeros and so change nothing
 						t.Error("wrong bytes")
 					}
 				})
@@ -137,7 +137,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 	type ends struct{ a, b []control.WCStatus }
 	for name, c := range map[string]struct {
 		op           control.WROp
-		there        bool // memory at the responder goes away
+		there        bool // the memory of the responder goes away, not that of the requester
 		mr, unmapped ends
 	}{
 		"WRITE from": {control.WRWrite, false, ends{[]control.WCStatus{control.WCLocalProtection, flush}, nil},
@@ -172,7 +172,7 @@ func TestMemoryGoesAwayInAMessage(t *testing.T) {
 						}
 						count := 0
 						p.fate = func(f *wire.Packet) (int, bool) {
-							if f.PayloadLen < size { // no payload
+							if f.PayloadLen < size { // it carries no payload of the message
 								return 1, false
 							}
 							if count++; count == passed {
@@ -222,7 +222,7 @@ func (d *end) lose() {
 func TestSilentPeer(t *testing.T) {
 	for _, retries := range []uint8{0, 1, 7} {
 		bubble(t, func(t *testing.T) {
-			p := newPair(t, func(p *control.QPPath) { p.Retries, p.MTU, p.Timeout = retries, 256, 10 }) // 4.2 ms
+			p := newPair(t, func(p *control.QPPath) { p.Retries, p.MTU, p.Timeout = retries, 256, 10 }) // a timeout of 4.2 ms
 			p.fate = func(*wire.Packet) (int, bool) { return 0, false }
 			p.a.post(p.qa, control.WR{ID: 1, Op: control.WRWrite, Key: p.b.mr, Remote: base, SGEs: []control.SGE{p.a.sge(0,
 				5*256)}},

@@ -122,7 +122,7 @@ func TestNumbersWrap(t *testing.T) {
 	})
 }
 
-// A work request with a fence waits for earlier READs: it may use what they read.
+// A WRITE with a fence waits for an earlier READ, and sends the bytes that it read; without a fence it does not wait.
 func TestFence(t *testing.T) {
 	for _, fence := range []uint8{0, control.WRFence} {
 		bubble(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// The peer READs without a pause.
+// A WRITE completes although the peer READs without a pause.
 func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU = 256 })
@@ -205,7 +205,7 @@ func TestAnswersDoNotHoldUpRequests(t *testing.T) {
 	})
 }
 
-// Messages arrive although packets that are not lost are repeated.
+// Messages complete although the timeout is so short that packets are sent again that are not lost.
 func TestTimeoutsThatAreTooShort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPair(t, func(p *control.QPPath) { p.MTU, p.Timeout = 256, 1 }) // 8 us

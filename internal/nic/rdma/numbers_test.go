@@ -75,7 +75,7 @@ func TestNumbersOfAFullTable(t *testing.T) {
 	}
 }
 
-// Otherwise the responder's counter of bytes could wrap.
+// The responder counts the bytes of a SEND in 32 bits, and the count must not wrap.
 //
 // Invariant: rdma: A SEND of more than 2 GiB is refused.
 func TestSendsAreNoLongerThanAMessage(t *testing.T) {

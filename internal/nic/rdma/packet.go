@@ -33,23 +33,23 @@ const (
 	opAck           = 0x11
 	numOps          = 0x12 // operation codes below are supported
 	atomicAck       = 0x12
-	allOps          = 0x20 // their upper three bits are 0
+	allOps          = 0x20 // all operation codes of reliable connections are below: their upper three bits are 0
 )
 
 // shape describes the packets of an operation code.
 type shape struct {
 	known              bool
-	unsupported        bool // refused after its BTH is read
+	unsupported        bool // requests that the NIC refuses; parse reads only their BTH
 	response           bool
 	send, write        bool
-	first, last        bool // of a message
+	first, last        bool // packet of a message
 	reth, aeth, imm    bool
-	whole, some, empty bool // payload: exactly the MTU; up to the MTU; none
+	whole, some, empty bool // payload: exactly the path MTU; up to the path MTU; none
 }
 
 var shapes = func() (list [allOps]shape) {
 	copy(list[:], supported[:])
-	for op := atomicAck + 1; op < allOps; op++ { // atomic operations, invalidation and reserved codes
+	for op := atomicAck + 1; op < allOps; op++ { // such as atomic operations, invalidation and reserved codes
 		list[op] = shape{known: true, unsupported: true}
 	}
 	return list
@@ -88,7 +88,7 @@ const (
 
 // Syndromes of an AETH (tables 45, 46): bits 5 and 6 are the kind.
 const (
-	synAck      = 0x1f // unlimited credits
+	synAck      = 0x1f // an ACK with unlimited credits
 	synRNR      = 0x20 // plus a timer code
 	synNAK      = 0x60 // plus a code
 	nakSequence = 0x60
@@ -102,7 +102,7 @@ const psnMask = 1<<24 - 1
 
 func after(psn, n uint32) uint32 { return (psn + n) & psnMask }
 
-// distance returns by how many numbers psn follows from; negative: it precedes from (9.7.1).
+// distance returns how far the number psn is ahead of the number from; negative: it is behind (9.7.1).
 func distance(from, psn uint32) int32 { return int32((psn-from)<<8) >> 8 }
 
 // header has the headers behind the UDP header.
@@ -119,10 +119,10 @@ type header struct {
 	syndrome  uint8 // AETH, with the next field
 	msn       uint32
 	imm       uint32
-	size      uint32 // length of all headers
+	size      uint32 // set by parse: length of these headers, in bytes
 }
 
-// defaultPKey is the only partition key (A17).
+// defaultPKey is the key of the default partition, the only one here (A17).
 const defaultPKey = 0xffff
 
 func (h *header) append(b []byte) []byte {
@@ -161,7 +161,7 @@ func (h *header) parse(b []byte) bool {
 		return false
 	}
 	flags, pkey := b[1], binary.BigEndian.Uint16(b[2:])
-	if flags&0xf != 0 || pkey&0x7fff != defaultPKey&0x7fff { // version 0; full or limited member
+	if flags&0xf != 0 || pkey&0x7fff != defaultPKey&0x7fff { // not version 0, or no full or limited member
 		return false
 	}
 	*h = header{op: b[0], solicited: flags&0x80 != 0, pad: flags >> 4 & 3, qpn: binary.BigEndian.Uint32(b[4:]) & psnMask,
@@ -210,9 +210,9 @@ func (h *header) length() uint32 {
 
 type scratch [8 + 40 + 8 + maxExt]byte
 
-// invariant begins the invariant CRC of a packet (A17.3.3): CRC-32 over 8 bytes of ones, the IP and UDP headers
-// and the BTH, with ones in place of fields that routers change, and all bytes after the BTH. frame has the
-// packet's headers up to the UDP header, ext those after it.
+// invariant begins the invariant CRC (ICRC) of a packet (A17.3.3): it returns the CRC-32 over 8 bytes 0xff, the IP and
+// UDP headers and the BTH, with ones in place of the fields that routers change, and the headers after the BTH. The
+// caller continues the CRC over payload and padding. frame has the headers up to the UDP header, ext those after it.
 func invariant(mem *scratch, h *splitter.Headers, frame, ext []byte) uint32 {
 	b := append(mem[:0], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 	ip := len(b)

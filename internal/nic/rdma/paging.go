@@ -17,13 +17,13 @@ import (
 
 // Bounds and times of regions on demand.
 const (
-	maxPaged    = 16                     // of a port
-	maxPages    = 1 << 18                // in all of these regions: 1 GiB
-	maxRequests = 64                     // without an answer
-	notAgain    = int64(time.Second)     // until an unavailable page is requested again
+	maxPaged    = 16                     // regions of a port
+	maxPages    = 1 << 18                // pages in all of these regions: 1 GiB
+	maxRequests = 64                     // requests of a port without an answer
+	notAgain    = int64(time.Second)     // until a page that was unavailable may be requested again
 	askAgain    = 50 * time.Millisecond  // until a request is repeated, as its notice may be lost
-	pollBusy    = 30 * time.Microsecond  // poll interval after an invalidation
-	pollIdle    = 200 * time.Microsecond // poll interval after 100 polls without one
+	pollBusy    = 30 * time.Microsecond  // poll interval at first, and after an invalidation
+	pollIdle    = 200 * time.Microsecond // poll interval after 100 polls without an invalidation
 )
 
 // Mailbox is the memory in which a GPU's driver posts invalidations (package internal/mailbox).
@@ -36,17 +36,17 @@ type Mailbox interface {
 	Close()
 }
 
-// paging is an Engine's state of pages on demand. Its lock guards entries, requests and waiters; the holder
-// takes no other lock than the engine's runMu.
+// paging is an Engine's state of pages on demand. Its mu guards the fields from regions to boxes, and the regions'
+// fields that change. A goroutine that holds mu takes no other lock of the Engine than runMu.
 type paging struct {
 	e     *Engine
-	count atomic.Int32 // regions
+	count atomic.Int32 // number of regions
 
 	mu       sync.Mutex
 	regions  []*paged
 	requests []*request // without an answer
 	lastID   uint32
-	toAsk    []control.PageRequest // for the worker to send
+	toAsk    []control.PageRequest // requests for which the worker is to call Ask
 	starved  []*qp                 // queue pairs that wait because there were maxRequests requests
 	pages    int
 	boxes    map[uint16]*box
@@ -64,7 +64,7 @@ type paged struct {
 	off     uint64      // offset of the MR's first byte in the first page
 	entries []entry
 	waiters []*qp
-	dead    bool // in quarantine, or its owner is gone
+	dead    bool // the NIC must not use its pages any more (end)
 	counts  control.PageCounts
 }
 
@@ -73,14 +73,14 @@ type entry struct {
 	state      entryState
 	writable   bool
 	asked      bool   // a request for it has no answer
-	generation uint32 // generation of the latest invalidation
-	retryAt    int64  // not requested again before this time
+	generation uint32 // generation of the page's latest invalidation
+	retryAt    int64  // the page is not requested again before this time (Engine.now)
 }
 
 type entryState uint8
 
 const (
-	absent entryState = iota // never had, or forgotten
+	absent entryState = iota // the NIC never had the page, or has forgotten it
 	inRAM
 	inGPU
 )
@@ -128,7 +128,7 @@ func (e *Engine) addPaged(r *region) error {
 	return nil
 }
 
-// delPaged deletes a region, and resumes the queue pairs that wait for its pages.
+// delPaged deletes a region and its requests, and resumes the queue pairs that wait for its pages.
 func (e *Engine) delPaged(p *paged) {
 	g := &e.paging
 	g.mu.Lock()
@@ -141,8 +141,8 @@ func (e *Engine) delPaged(p *paged) {
 	e.resume(waiters)
 }
 
-// wakeAll removes and returns waiting queue pairs. The caller holds mu, and passes them to resume after
-// releasing it.
+// wakeAll removes and returns the queue pairs that wait for pages of p, and the starved ones. The caller holds mu, and
+// passes them to resume after releasing it.
 func (g *paging) wakeAll(p *paged) []*qp {
 	waiters := append(p.waiters, g.starved...)
 	p.waiters, g.starved = nil, nil
@@ -170,8 +170,9 @@ func (q *qp) resume() {
 	q.resp.parked.waiting = false
 }
 
-// places appends the segments of [off, off+n) of a region; ahead bytes from off on will soon be needed. The
-// segments are valid until the caller leaves the engine's users.
+// places appends the segments of [off, off+n) of a region. If a page is missing and may be requested, places requests
+// it, and missing ones behind it up to off+ahead, and makes q wait (awaited). The segments are valid until the caller
+// leaves the engine's users.
 func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Access) ([]dma.Segment, outcome) {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -179,7 +180,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	if got := p.look(q, off, n, ahead, a); got != found {
 		return dst, got
 	}
-	var inVRAM, inHost uint64 // a repeated look-up must not count twice
+	var inVRAM, inHost uint64 // counted below: a look-up that fails is repeated
 	for pos, end := p.off+off, p.off+off+n; pos < end; {
 		in := pos % pageSize
 		k := min(pageSize-in, end-pos)
@@ -201,7 +202,7 @@ func (p *paged) places(dst []dma.Segment, q *qp, off, n, ahead uint64, a dma.Acc
 	return dst, found
 }
 
-// there is places without segments and counts of bytes.
+// there does what places does, but finds no segments and counts no bytes.
 func (p *paged) there(q *qp, off, n, ahead uint64, a dma.Access) outcome {
 	g := &q.e.paging
 	g.mu.Lock()
@@ -246,7 +247,8 @@ func (p *paged) direct(e *Engine) bool {
 	return e.c.Direct(seg[:])
 }
 
-// want requests at most n pages from page i on, and makes the queue pair wait. The caller holds mu.
+// want makes q wait for page i. Unless the page is requested already, or there are maxRequests requests, want requests
+// the page and the unusable ones that follow it, at most n in all. The caller holds mu.
 func (g *paging) want(p *paged, q *qp, i, n uint64, a dma.Access) {
 	if p.entries[i].asked {
 		p.wait(q)
@@ -359,13 +361,13 @@ func (e *Engine) PageRequests() (rs []control.PageRequest, err error) {
 	return rs, nil
 }
 
-// In the driver's format (guest-images/vnicgpu/vnicgpu.h).
+// Bits of an entry of an answer, in the driver's format (guest-images/vnicgpu/vnicgpu.h).
 const (
 	answerKind     = 3
 	answerRAM      = 1
 	answerGPU      = 2
 	answerWritable = 4
-	answerErrno    = 16 // of the errno in an entry without a page
+	answerErrno    = 16 // number of the errno's first bit, in an entry without a page
 )
 
 // AnswerPages implements control.RDMA.
@@ -413,7 +415,7 @@ func (p *paged) learn(t *entry, v uint64, generation uint32, retry int64) {
 			return
 		}
 	case v&answerKind == 0 && syscall.Errno(v>>answerErrno) == syscall.EAGAIN:
-		return // the page changes too fast
+		return // the page changes too fast; it may be requested again at once
 	default:
 		t.retryAt = retry
 		p.counts.Refused++

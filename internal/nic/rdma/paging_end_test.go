@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// endingBox is a mailbox whose driver goes away, or loses an invalidation.
+// endingBox is a mailbox whose driver goes away (gone), or finds no slot for an invalidation (lost).
 type endingBox struct {
 	*fakeBox
 	gone atomic.Bool
@@ -25,8 +25,8 @@ type endingBox struct {
 func (b *endingBox) Alive() bool  { return !b.gone.Load() }
 func (b *endingBox) Lost() uint32 { return b.lost.Load() }
 
-// Parked WRITEs, READs whose answer cannot be read, and the NIC's own requests wait for pages; page requests are
-// answered late.
+// At end b, parked WRITEs, READs whose answer cannot be read, and b's own WRITE wait for pages. Page requests are
+// answered after the region has ended.
 //
 // Invariant: vnic rdma: If a region ends while packets wait for its pages, requests end with an
 // error, other queue pairs continue, and nothing is written to its pages any more.
@@ -69,7 +69,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 				o, key := newOwner(p.b, pages)
 				defer p.stopped()
 
-				// The NIC has the first page; page requests for others get no answer.
+				// NIC b gets the first page; later page requests get no answer.
 				first := control.WR{Op: control.WRWrite, Flags: control.WRSignaled, Key: key, Remote: 0x1000,
 					SGEs: []control.SGE{p.a.sge(0, 10)}}
 				p.a.post(p.qa, first)
@@ -97,7 +97,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 
 				begin := time.Now()
 				c.end(p, box, o, key)
-				time.Sleep(10 * pollIdle) // in the bubble: lets the mailbox be polled
+				time.Sleep(10 * pollIdle) // of the bubble's time: lets the mailbox be polled
 				for i := range pages {
 					copy(o.bytes(i), bytes.Repeat([]byte{poisoned}, onePage))
 				}
@@ -137,7 +137,7 @@ func TestRegionEndsWhilePacketsWait(t *testing.T) {
 	}
 }
 
-// A worker that looks for requests to send, and a goroutine that finds pages missing, once deadlocked.
+// A worker that looks for page requests to send, and a goroutine that finds pages missing, do not deadlock.
 func TestPagesAreMissedWhileTheWorkerLooks(t *testing.T) {
 	p := newPair(t, nil)
 	_, key := newOwner(p.b, 4)

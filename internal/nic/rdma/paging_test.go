@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// The GPU is the upper half of the guest's memory.
+// The GPU's memory is the upper half of the guest's memory.
 const (
 	vramAt  = memSize / 2
 	onePage = pageSize
@@ -32,7 +32,7 @@ func (d *end) gpu(id uint16) *dma.Region {
 	return testkit.Must(d.file.Region(vramAt, memSize-vramAt))(d.t)
 }
 
-// fakeBox is a mailbox without a driver: invalidations are a list.
+// fakeBox is a mailbox without shared memory: tell adds invalidations to a list, which Poll empties.
 type fakeBox struct {
 	mu    sync.Mutex
 	asked []mailbox.Request
@@ -90,7 +90,7 @@ func (b *fakeBox) tell(r mailbox.Request, bound time.Duration) (done bool) {
 	r.GivenUp = true
 	b.asked = append(b.asked, r)
 	b.mu.Unlock()
-	<-c // the NIC has freed the slot
+	<-c // waits until the NIC has freed the slot
 	return false
 }
 
@@ -100,12 +100,12 @@ type owner struct {
 	d     *end
 	mu    sync.Mutex
 	pages []place
-	free  []uint64 // RAM below vramAt, otherwise GPU memory
+	free  []uint64 // addresses of free pages: RAM below vramAt, GPU memory from there on
 	gen   uint32
 	held  []bool // by page: the NIC may access it
 
 	migrations, answers int
-	mute                bool // answer nothing
+	mute                bool // leave page requests without an answer
 	errno               syscall.Errno
 	quarantined         bool
 }
@@ -114,11 +114,12 @@ type place struct{ addr uint64 }
 
 const poisoned = 0xdb
 
-// newOwner makes a region of n pages in RAM. The MR's addresses begin at 0x1000.
+// newOwner makes an owner of n pages in RAM and an MR on demand of them, and returns the MR's key. The MR's addresses
+// begin at 0x1000.
 func newOwner(d *end, n int) (*owner, uint32) {
 	d.t.Helper()
 	o := &owner{d: d, pages: make([]place, n), held: make([]bool, n)}
-	for i := range n { // RAM from 64 KiB on, VRAM from its start
+	for i := range n { // the pages lie in RAM from 64 KiB on
 		o.pages[i].addr = uint64(64<<10 + i*onePage)
 	}
 	for i := range 2 * n {
@@ -139,7 +140,7 @@ func newOwner(d *end, n int) (*owner, uint32) {
 
 func (o *owner) bytes(i int) []byte { return o.d.mem[o.pages[i].addr : o.pages[i].addr+onePage] }
 
-// all returns the process's memory.
+// all returns the bytes of all pages of the owner, in order.
 func (o *owner) all() (b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -190,7 +191,8 @@ func isErrno(err error, no syscall.Errno) bool {
 	return ok && e.Unwrap() == no
 }
 
-// move moves a page to the GPU or to RAM, if there is room, after an invalidation if the NIC may access it.
+// move moves a page to the GPU or to RAM, if there is room. If the NIC may access the page, an invalidation comes
+// first, unless the region is in quarantine.
 func (o *owner) move(p int, vram bool) {
 	o.mu.Lock()
 	k := slices.IndexFunc(o.free, func(addr uint64) bool { return addr >= vramAt == vram })
@@ -224,7 +226,7 @@ func (o *owner) poisonWhole() bool {
 	})
 }
 
-// storm moves pages until stop is closed.
+// storm starts a goroutine that moves pages at random until stop is closed; then it closes done.
 func (o *owner) storm(stop chan struct{}, rnd *rand.Rand) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
@@ -265,7 +267,7 @@ func (p *pair) runPaged(o *owner) {
 	p.a.t.Fatalf("no end: %+v %+v", testkit.Must(p.a.QPStatus(p.qa))(p.a.t), testkit.Must(p.b.QPStatus(p.qb))(p.a.t))
 }
 
-// stopped ends the mailboxes' goroutines before the bubble ends.
+// stopped closes both Engines, so that the mailboxes' goroutines end before the bubble does.
 func (p *pair) stopped() {
 	p.a.Close()
 	p.b.Close()
@@ -334,7 +336,7 @@ func TestPagesMoveUnderTraffic(t *testing.T) {
 	}
 }
 
-// If the NIC does not reach the GPU, only accessed pages move to RAM.
+// If the NIC does not reach the GPU, the pages that it accesses move to RAM, and no others.
 func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 24
@@ -361,7 +363,8 @@ func TestPagesComeToRAMWithoutP2P(t *testing.T) {
 	})
 }
 
-// The NIC repeats a page request whose answer is lost, and gives up after limits.Page.Here().
+// The NIC repeats a page request whose answer is lost. It gives up after limits.Page.Here(), or when the answer has no
+// page.
 func TestPagesThatDoNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -404,8 +407,7 @@ func TestPagesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// If a NIC never acknowledges an invalidation, the region is in quarantine, and the NIC writes nothing to it any
-// more.
+// If a NIC never acknowledges an invalidation, the region is put in quarantine, and WRITEs to it fail.
 func TestQuarantine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, o, key := pagedPair(t, 8)
@@ -434,7 +436,7 @@ func TestQuarantine(t *testing.T) {
 	})
 }
 
-// Packets that the responder cannot park are sent again.
+// The responder's parked packets take at most parkedBytes. Packets that it cannot park are sent again.
 func TestParkedPacketsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const pages = 100
@@ -509,7 +511,7 @@ func TestOwnPagesOnDemand(t *testing.T) {
 	})
 }
 
-// The driver could not invalidate pages without a mailbox.
+// An MR on demand needs a mailbox: without one the driver could not invalidate pages.
 func TestNoRegionWithoutAMailbox(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := newEnd(t, 1)

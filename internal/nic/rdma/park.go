@@ -8,13 +8,13 @@ import (
 )
 
 type parkedPool struct {
-	mu    sync.Mutex // a leaf lock
-	taken int        // bytes
+	mu    sync.Mutex // a goroutine that holds it takes no other lock
+	taken int        // bytes in use, of parkedBytes
 }
 
 const parkedBytes = 256 << 10
 
-// get returns memory for a packet's payload; nil: none.
+// get returns memory for a packet's payload of n bytes; nil: too little of parkedBytes is left.
 func (p *parkedPool) get(n uint32) *dma.Region {
 	n = max(n, 64)
 	p.mu.Lock()
@@ -32,15 +32,15 @@ func (p *parkedPool) put(r *dma.Region) {
 	p.taken -= int(r.Size())
 }
 
-// parkedPackets are a queue pair's packets that wait for a page, with consecutive numbers from the expected one
-// on.
+// parkedPackets are a queue pair's packets that wait for a page, or behind one that does, with consecutive numbers from
+// the expected one on.
 type parkedPackets struct {
 	list     []parkedPacket
 	requests int    // receive requests that the list uses up
-	waiting  bool   // the first one waits for a page
+	waiting  bool   // the first one in list waits for a page
 	resumed  bool   // unpark is carrying out the first one again
 	lost     bool   // later packets have been dropped
-	key      uint32 // of the region of the newest one; 0: none on demand
+	key      uint32 // of the region for which countPaged was last called; 0: none
 }
 
 type parkedPacket struct {
@@ -49,7 +49,8 @@ type parkedPacket struct {
 	mem *dma.Region
 }
 
-// park keeps a packet, whose payload is n bytes of q.src, until its page is there, or sends an RNR NAK.
+// park keeps a packet, whose payload is n bytes of q.src, until its page is there, or queues an RNR NAK if it cannot. A
+// packet that unpark is carrying out again stays in list.
 func (q *qp) park(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp.parked
 	p.waiting = true
@@ -84,7 +85,9 @@ func (q *qp) keep(c *dma.Copier, h *header, n uint32) bool {
 	return true
 }
 
-// parkMore handles a packet that comes while others are parked; d is its distance from the expected one.
+// parkMore handles a packet that comes while others are parked; d is its distance from the expected one. It parks the
+// packet if it is the next one, and no READ's request, and there is memory. It answers a packet before the expected
+// one, ignores one that is parked already, and drops any other.
 func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	p := &q.resp.parked
 	switch {
@@ -100,7 +103,8 @@ func (q *qp) parkMore(c *dma.Copier, h *header, n uint32, d int32) {
 	}
 }
 
-// unpark carries out parked packets, as far as their pages are there.
+// unpark carries out parked packets until a page is missing or one is refused. When all are carried out, it queues a
+// NAK if later packets have been dropped (lost).
 func (q *qp) unpark() {
 	p := &q.resp.parked
 	for len(p.list) > 0 && !p.waiting {
@@ -109,7 +113,7 @@ func (q *qp) unpark() {
 		p.resumed = true
 		q.carryOut(q.e.copier, &first.h, first.n)
 		p.resumed = false
-		if p.waiting || len(p.list) == 0 { // the first packet waits again, or has failed
+		if p.waiting || len(p.list) == 0 { // the first packet waits again, or has failed, which drops the list
 			return
 		}
 		q.e.paging.parked.put(first.mem)
@@ -136,8 +140,8 @@ func (q *qp) dropParked() {
 	p.list, p.requests, p.waiting, p.lost = p.list[:0], 0, false, false
 }
 
-// countPaged calls f with the counters of the region that a packet after the parked ones is for, if that is on
-// demand.
+// countPaged finds the region for the packet h, which comes after the parked ones, and calls f with the region's
+// counters if it is on demand.
 func (q *qp) countPaged(h *header, f func(c *control.PageCounts)) {
 	p, s := &q.resp.parked, &shapes[h.op]
 	switch {

@@ -35,7 +35,7 @@ func TestParkedPacketsAreCountedAtTheirRegion(t *testing.T) {
 		step(0, 0, plain, send)
 		step(6, 2*n, send, send)
 		step(6, 2*n, plain)
-		// The page of the WRITE's second packet is not there.
+		// The page of the WRITE's second and third packet is not there.
 		step(8, 3*n-1024, control.WR{Op: control.WRWrite, Key: key, Remote: 0x1000 + 2*onePage - 1024, SGEs: plain.SGEs})
 	})
 }

@@ -16,21 +16,21 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// victim is an end whose queue pair has the test as its peer, which makes each frame by hand. A second queue
-// pair has a normal peer, and must go on.
+// victim is a pair of which end b is the victim of a hand-made peer: for one queue pair of b the test makes each frame
+// of the peer by hand. Another queue pair of b is connected to end a as usual, and must continue (the innocent one).
 type victim struct {
-	*pair // the innocent queue pairs; b is the victim
+	*pair // with the innocent queue pairs, qa and qb
 	t     testing.TB
-	qpn   uint32 // the queue pair at b
+	qpn   uint32 // b's queue pair with the hand-made peer
 	ip    netip.Addr
 	mac   wire.MAC
-	psn   uint32 // of the next request
+	psn   uint32 // number of the hand-made peer's next request
 	want  []byte // expected contents of b's memory
 	wantA []byte
 	ids   uint64
-	mute  bool // do not keep frames to the hand-made peer
+	mute  bool // do not keep frames to the hand-made peer in sent
 	sent  []answered
-	n     int // frames to the hand-made peer
+	n     int // number of frames to the hand-made peer
 }
 
 type answered struct {
@@ -39,12 +39,12 @@ type answered struct {
 }
 
 const (
-	forgedQPN = 0x123456 // the hand-made peer's
+	forgedQPN = 0x123456 // queue pair number of the hand-made peer
 	forgedPSN = 0xfffffe
 	ownPSN    = 0x800000
 )
 
-// newVictim makes an end whose queue pair has a hand-made peer; MTU 256.
+// newVictim makes a victim, with path MTU 256. change may change the path to the hand-made peer; nil: no change.
 func newVictim(t testing.TB, change func(p *control.QPPath)) *victim {
 	t.Helper()
 	small := func(p *control.QPPath) { p.MTU = 256 }
@@ -58,7 +58,7 @@ func newVictim(t testing.TB, change func(p *control.QPPath)) *victim {
 	return v
 }
 
-// another makes one more queue pair with a hand-made peer.
+// another makes one more queue pair of b with a hand-made peer, and returns its number.
 func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	v.t.Helper()
 	b := v.b
@@ -72,8 +72,8 @@ func (v *victim) another(change func(p *control.QPPath)) uint32 {
 	return n
 }
 
-// raw makes a frame with the bytes b behind UDP's header; sum: with an ICRC in the last four, if b is not
-// too short.
+// raw makes a frame with the bytes b behind UDP's header. With sum, the ICRC replaces the last four, if b has at least
+// 16.
 func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	v.t.Helper()
 	q := &qp{e: &Engine{c: Config{MAC: v.mac}}, n: 7}
@@ -101,7 +101,7 @@ func (v *victim) raw(from, to netip.Addr, b []byte, sum bool) *wire.Packet {
 	return p
 }
 
-// give passes a packet of the peer, with a right ICRC, and reports whether it was taken as a queue pair's.
+// give passes a packet of the hand-made peer, with a right ICRC, to b, and reports whether b took it as a queue pair's.
 func (v *victim) give(h header, payload ...byte) bool {
 	v.t.Helper()
 	return v.take(v.packet(h, payload))
@@ -127,7 +127,7 @@ func (v *victim) take(p *wire.Packet) bool {
 	return taken
 }
 
-// next is give with the number that the queue pair expects.
+// next gives a packet with the number psn, and increases psn by 1.
 func (v *victim) next(h header, payload ...byte) {
 	v.t.Helper()
 	h.psn = v.psn
@@ -135,8 +135,8 @@ func (v *victim) next(h header, payload ...byte) {
 	v.give(h, payload...)
 }
 
-// drain takes the frames that the victim has to send. It passes the innocent queue pair's frames to a, and
-// returns the others.
+// drain takes the frames that b has to send. It passes the innocent queue pair's frames to a, and returns the others
+// (none with mute).
 func (v *victim) drain() []answered {
 	v.t.Helper()
 	v.sent = v.sent[:0]
@@ -145,7 +145,7 @@ func (v *victim) drain() []answered {
 	return v.sent
 }
 
-// frame takes one frame that the victim has to send; false: there is none.
+// frame does what drain does for one frame; false: b has none to send.
 func (v *victim) frame() bool {
 	v.b.TellAll()
 	var p wire.Packet
@@ -170,7 +170,7 @@ func (v *victim) frame() bool {
 	return true
 }
 
-// only drains, and checks that there is exactly one answer, an AETH with this syndrome and number.
+// only is drain with a check that it returns exactly one frame: an AETH with this syndrome and number.
 func (v *victim) only(syndrome uint8, psn uint32) {
 	v.t.Helper()
 	got := v.drain()
@@ -179,7 +179,7 @@ func (v *victim) only(syndrome uint8, psn uint32) {
 	}
 }
 
-// unharmed checks that both memories are as expected, and that the innocent queue pair works.
+// unharmed checks that both ends' memories are as expected, and that the innocent queue pairs work.
 func (v *victim) unharmed() {
 	v.t.Helper()
 	v.same()
@@ -243,6 +243,6 @@ func fill(n int) []byte {
 }
 
 func (v *victim) later() {
-	time.Sleep(time.Millisecond) // in the bubble
+	time.Sleep(time.Millisecond) // of the bubble's time
 	synctest.Wait()
 }

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// qp is a queue pair. A goroutine holds its lock while it makes or carries out a packet, and then takes only the
-// locks of completion queues, of paging, of parked packets' memory and of the engine's run queue.
+// qp is a queue pair. A goroutine holds qp.mu while it makes or carries out a packet of the queue pair. It does not
+// lock Engine.mu then; a command may lock qp.mu while it holds Engine.mu.
 type qp struct {
 	e    *Engine
 	n    uint32
@@ -22,8 +22,8 @@ type qp struct {
 	send *cq
 	recv *cq
 
-	queued atomic.Bool  // it is in the run queue
-	due    atomic.Int64 // when tick must schedule it; 0: never. Written under mu
+	queued atomic.Bool  // the queue pair is in Engine.run, or is being added to it
+	due    atomic.Int64 // when tick must schedule the queue pair (Engine.now); 0: tick does not. Written under mu
 
 	mu    sync.Mutex // guards the fields below
 	dead  bool
@@ -31,8 +31,8 @@ type qp struct {
 	cause control.WCStatus
 	path  control.QPPath
 	mtu   uint32
-	frame []byte        // Ethernet, IP and UDP headers
-	from  splitter.Flow // flow of the peer's packets; any source port
+	frame []byte        // Ethernet, IP and UDP headers of its packets, without lengths and IPv4 checksum
+	from  splitter.Flow // addresses of the peer's packets; its ports are not used
 
 	req       requester
 	resp      responder
@@ -40,19 +40,19 @@ type qp struct {
 	firstRecv int
 	nRecv     int
 
-	lastOwn bool // a request had the last turn (emit) while an answer to a READ was due
+	lastOwn bool // emit made a request while an answer to a READ was due, and has made no answer since
 
 	out, in control.RDMACounts
 
 	head   scratch // for the ICRC of received packets
 	crc    crcOf
 	landed struct { // where the payload of the packet in Receive went
-		gpu     int
+		gpu     int // 1 + the GPU of its first byte; 0: none
 		bounced bool
 	}
-	src    []dma.Segment // scratch
-	dst    []dma.Segment
-	bounce *dma.Region // made when first needed
+	src    []dma.Segment // scratch: a part of a received packet, usually its payload
+	dst    []dma.Segment // scratch: memory for the payload
+	bounce *dma.Region   // host memory for payload on its way to a GPU; made when first needed
 }
 
 type recvWQE struct {
@@ -109,7 +109,7 @@ func (e *Engine) with(n uint32, f func(q *qp) error) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead { // slots reserved now would never be freed
+	if q.dead { // slots of completion queues that f reserved now would never be freed
 		return fmt.Errorf("no queue pair %d: %w", n, syscall.ENOENT)
 	}
 	return f(q)
@@ -191,10 +191,10 @@ func (q *qp) connect(p control.QPPath) {
 	r.next, r.una, r.top = p.SendPSN, p.SendPSN, p.SendPSN
 	r.retries, r.rnrs = p.Retries, p.RNR
 	q.resp.psn = p.RecvPSN
-	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // twice the READs, and an ACK between any two
+	q.resp.answers = make([]answer, 4*int(p.ReadDepth)+4) // for ReadDepth READs, as many repeated ones, and ACKs
 }
 
-// makeFrame makes the common headers of a queue pair's packets.
+// makeFrame makes q.frame, the common headers of the packets that the queue pair sends.
 func (q *qp) makeFrame() {
 	p := &q.path
 	var b []byte
@@ -209,7 +209,7 @@ func (q *qp) makeFrame() {
 	}
 	b = append(b, p.Local.AsSlice()...)
 	b = append(b, p.Remote.AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // for ECMP (A17.3.2.1)
+	b = binary.BigEndian.AppendUint16(b, 0xc000|uint16(q.n*40503>>2)) // source port, for ECMP (A17.3.2.1)
 	b = binary.BigEndian.AppendUint16(b, Port)
 	b = append(b, 0, 0, 0, 0)
 	q.frame = b
@@ -279,7 +279,8 @@ func (q *qp) flushRecvs() {
 	}
 }
 
-// fail puts the queue pair into the error state, and flushes its work requests.
+// fail puts the queue pair into the error state, flushes its work requests, and drops its answers to READs. In the
+// error state it does nothing.
 func (q *qp) fail(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -288,7 +289,7 @@ func (q *qp) fail(cause control.WCStatus) {
 	q.stop(cause)
 }
 
-// stop is fail, but READs of the peer are still answered.
+// stop is fail, but keeps the answers to READs, which are still sent.
 func (q *qp) stop(cause control.WCStatus) {
 	if q.state == control.QPError {
 		return
@@ -311,7 +312,8 @@ var rnrTimes = [32]time.Duration{655360 * time.Microsecond, 10 * time.Microsecon
 	81920 * time.Microsecond, 122880 * time.Microsecond, 163840 * time.Microsecond, 245760 * time.Microsecond,
 	327680 * time.Microsecond, 491520 * time.Microsecond}
 
-// tally counts the bytes in segs by kind of memory. paged: GPU memory in segs is of a region on demand.
+// tally adds the bytes in segs to the counters in c of their kinds of memory. If paged is set, as for a region on
+// demand, GPU memory that is not registered counts in DeviceBytes too.
 func tally(c *control.RDMACounts, segs []dma.Segment, paged bool) {
 	for _, s := range segs {
 		for s.Len > 0 {

@@ -9,19 +9,20 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Receive processes a frame for the port to RoCEv2's UDP port, and reports whether it was a valid packet of a
-// queue pair. It is called inside the epochs of both ports' address spaces, and never waits. gpu is 1 + the GPU
-// that got the payload's first byte; 0: none. bounced: the payload went through host memory.
+// Receive processes a frame for the port to RoCEv2's UDP port. taken reports whether it was a valid packet from the
+// peer of a connected queue pair; such a packet may be discarded. The caller is inside the epochs of the port's
+// Space and of the address space of p's memory, if it has one. gpu is 1 + the GPU for whose memory the payload's
+// first byte was; 0: none. bounced reports whether the payload went through host memory on its way to a GPU.
 func (e *Engine) Receive(c *dma.Copier, p *wire.Packet) (taken bool, gpu int, bounced bool) {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
 	var b [maxExt]byte
 	var h header
-	all := p.Meta.Headers.PayloadLen() // of UDP, without a trailer
+	all := p.Meta.Headers.PayloadLen() // length of UDP's payload, without an Ethernet trailer
 	n, err := c.Read(b[:min(maxExt, all)], p.Payload)
 	switch {
 	case err != nil:
-		return false, 0, false // the sender's memory is gone
+		return false, 0, false // the memory of the frame's sender is gone
 	case p.Meta.GSOType != splitter.GSONone || all < bthLen+icrcLen || !h.parse(b[:n]) ||
 		all < h.size+uint32(h.pad)+icrcLen:
 		e.count.malformed.Add(1)

@@ -10,20 +10,20 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Bits of a key and of a queue pair's number (9.2.1).
+// Numbers of bits in a key and in a queue pair's number.
 const (
 	keyBits = 32
 	qpnBits = 24
 )
 
-// region is a memory region (MR). It does not change once it is in the table and whole is set.
+// region is a memory region (MR). Its fields do not change once it is in the table and whole is set.
 type region struct {
 	control.MR
-	whole  atomic.Bool // all ranges are known
-	memory *dma.Region // of a registered buffer's GPU
-	base   uint64      // offset of the MR's first byte in memory
-	ranges []piece     // guest memory
-	pages  *paged
+	whole  atomic.Bool // the MR can be used; of guest memory: all ranges are known
+	memory *dma.Region // of control.MRBuffer: memory of the buffer's GPU
+	base   uint64      // of control.MRBuffer: offset of the MR's first byte in memory
+	ranges []piece     // of control.MRGuest: the MR's ranges of guest memory
+	pages  *paged      // of control.MROnDemand; else nil
 }
 
 type piece struct {
@@ -36,10 +36,10 @@ type outcome uint8
 
 const (
 	found    outcome = iota
-	refused          // the key does not exist, or does not allow the access
-	faulted          // there is no memory
+	refused          // the key does not exist, or does not allow the access to these bytes
+	faulted          // the memory is not mapped, or is gone
 	awaited          // a page is missing, and the queue pair waits for it
-	notToGet         // a page is unavailable
+	notToGet         // a page, or the region on demand, is unavailable
 	dropped          // the memory of the packet's sender is gone: the packet counts as lost
 )
 
@@ -96,8 +96,8 @@ func (e *Engine) regionOf(key uint32) *region {
 	return nil
 }
 
-// check returns the MR of key if its protection domain is pd and it allows the access need to [va, va+n);
-// otherwise nil. It subtracts only, so no sum wraps.
+// check returns the MR of key if it can be used, its protection domain is pd and it allows the access need to
+// [va, va+n); otherwise nil. check only subtracts, so no sum wraps.
 func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	r := e.regionOf(key)
 	if r == nil || !r.whole.Load() || r.PD != pd || r.Access&need != need || va < r.VA || va-r.VA > r.Len ||
@@ -107,8 +107,8 @@ func (e *Engine) check(key, pd uint32, va, n uint64, need uint8) *region {
 	return r
 }
 
-// resolve appends the segments of [va, va+n) of an MR; ahead bytes from va on will soon be needed. It is called
-// inside the epochs of the Engine's users and of the Space.
+// resolve appends the segments of [va, va+n) of an MR. If a page on demand is missing, it may request the pages of
+// [va, va+ahead). The caller is inside the epochs of the Engine's users and of the Space.
 func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need uint8, a dma.Access) (
 	[]dma.Segment, outcome) {
 	if n == 0 {
@@ -128,7 +128,7 @@ func (q *qp) resolve(dst []dma.Segment, key uint32, va, n, ahead uint64, need ui
 // maxPieces bounds the segments for a packet in one scatter/gather element, or in one page on demand.
 const maxPieces = 32
 
-// places appends the segments of [off, off+n) of a region.
+// places appends the segments of [off, off+n) of a region that is not on demand.
 func (e *Engine) places(dst []dma.Segment, r *region, off, n uint64, a dma.Access) ([]dma.Segment, outcome) {
 	if r.Kind == control.MRBuffer {
 		return append(dst, r.memory.Segment(r.base+off, uint32(n))), found
@@ -267,7 +267,7 @@ func (e *Engine) DelMR(key uint32) error {
 	return nil
 }
 
-// UsesBuffer reports whether an MR lies in a registered buffer.
+// UsesBuffer reports whether an MR lies in the registered buffer id.
 func (e *Engine) UsesBuffer(id uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

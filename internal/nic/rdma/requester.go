@@ -8,24 +8,25 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// requester is the half of a queue pair that sends requests (9.7). Packets from una up to next have no answer.
-// After a loss next goes back to una, and then up to top again.
+// requester is the half of a queue pair that sends requests (9.7). Packets from una up to next have no answer. A
+// READ takes as many packet numbers as its answer has packets. After a loss next goes back to una, and then up to top
+// again.
 type requester struct {
 	wqes        []wqe // ring
 	head, n     int
-	cur         int    // index of the posted work request whose packet is next
-	pkt         uint32 // index of the next packet in it
+	cur         int    // index from head of the posted work request whose packet is next; n: none
+	pkt         uint32 // index of the next packet in that work request
 	next        uint32 // number of the next packet
 	una         uint32 // number of the oldest packet without an answer
-	top         uint32 // number after the newest packet ever sent
-	reads       int    // READ pieces without a complete answer
+	top         uint32 // number after the newest packet ever sent, or requested by a READ
+	reads       int    // pieces of READs (emitRead) requested since next last went back, without a complete answer
 	retries     uint8  // retries left after timeouts
-	rnrs        uint8  // retries left after RNR NAKs
-	recovering  bool   // una has not moved since goBack
-	waiting     bool   // the next request waits for a page of its own memory
-	again       bool   // an answer to a READ was dropped: a page is missing
+	rnrs        uint8  // retries left after RNR NAKs; 7: no limit
+	recovering  bool   // goBack was called, and una has not moved since
+	waiting     bool   // requests wait until resume: a page of this end's memory is missing
+	again       bool   // a packet of a READ's answer was dropped, as a page was missing; resume calls goBack
 	rnrUntil    int64  // when to send again after an RNR NAK; 0: no delay
-	answerUntil int64  // when the oldest missing answer times out; 0: not set
+	answerUntil int64  // when the wait for the oldest missing answer times out; 0: not set
 }
 
 type wqe struct {
@@ -41,7 +42,7 @@ type wqe struct {
 	begun  bool   // its packets have numbers
 	first  uint32 // number of the first packet
 	pkts   uint32
-	got    uint32 // packets of a READ's answer
+	got    uint32 // packets of a READ's answer that have been stored
 }
 
 func (r *requester) posted(i int) *wqe { return &r.wqes[(r.head+i)%len(r.wqes)] }
@@ -112,7 +113,7 @@ func (q *qp) checkWR(w *control.WR) error {
 
 func (q *qp) packets(size uint32) uint32 { return max(1, (size+q.mtu-1)/q.mtu) }
 
-// emitRequest makes the next packet of a request; false: none now.
+// emitRequest makes the next packet of a request; false: it made none.
 func (q *qp) emitRequest(f frame) bool {
 	r := &q.req
 	t := q.e.now()
@@ -158,7 +159,7 @@ func (q *qp) emitRequest(f frame) bool {
 	return true
 }
 
-// timeout returns how long an answer may take, in nanoseconds (9.7.6.1.3).
+// timeout returns how many nanoseconds the queue pair waits for an answer (9.7.6.1.3).
 func (q *qp) timeout() int64 { return int64(4096) << q.path.Timeout }
 
 // setDue sets when tick must schedule the queue pair.
@@ -174,13 +175,13 @@ func (q *qp) setDue() {
 	}
 }
 
-// emitRead requests a piece of a READ, and returns how many packets its answer has; 0: not now.
+// emitRead requests a piece of a READ, and returns how many packets the piece's answer has; 0: it requested none.
 func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	r := &q.req
 	if r.reads >= int(q.path.Reads) {
 		return 0
 	}
-	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // a piece ends at the same packet at each try: see again
+	n := min(w.pkts, (r.pkt/readPiece+1)*readPiece) - r.pkt // a piece ends at the same packet at each try
 	off := r.pkt * q.mtu
 	size := min(n*q.mtu, w.size-off)
 	if got := q.probe(w, off, size); got != found {
@@ -194,7 +195,7 @@ func (q *qp) emitRead(f frame, w *wqe) uint32 {
 	return n
 }
 
-// probe checks for the memory of an answer to a READ of [off, off+size), and requests missing pages.
+// probe checks that a READ's local memory [off, off+size) is there for the answer. It may request missing pages.
 func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	for i := range w.nSGE {
 		g := &w.sges[i]
@@ -222,7 +223,7 @@ func (q *qp) probe(w *wqe, off, size uint32) outcome {
 	return found
 }
 
-// emitData makes a packet of a WRITE or a SEND; 0: it made none.
+// emitData makes a packet of a WRITE or a SEND. It returns 1, or 0 if it made none.
 func (q *qp) emitData(f frame, w *wqe) uint32 {
 	r := &q.req
 	off := r.pkt * q.mtu
@@ -270,8 +271,8 @@ func (q *qp) emitData(f frame, w *wqe) uint32 {
 	return 1
 }
 
-// stuck handles a work request without memory on this end: it waits for a page, or fails once earlier ones are
-// done.
+// stuck handles a work request whose memory on this end is missing: the work request waits for a page, or, once it is
+// the oldest, fails with the queue pair.
 func (q *qp) stuck(o outcome) {
 	r := &q.req
 	if o == awaited {
@@ -345,8 +346,8 @@ func (q *qp) goBack() {
 	q.e.schedule(q)
 }
 
-// advance processes an acknowledgment of all packets up to psn. It stops at a READ whose answer is incomplete;
-// false: psn acknowledges a packet of that answer that has not come.
+// advance processes an acknowledgment of all packets up to psn, psn included. It stops at a READ whose answer is
+// incomplete. whole is false if it stopped there and psn is not before the READ's first missing packet.
 func (q *qp) advance(psn uint32) (whole bool) {
 	r := &q.req
 	was := r.una
@@ -376,11 +377,11 @@ func (q *qp) advance(psn uint32) (whole bool) {
 	return whole
 }
 
-// progress restarts retries and timers.
+// progress resets retries and timers after una has moved.
 func (q *qp) progress() {
 	r := &q.req
 	r.recovering, r.retries, r.rnrs = false, q.path.Retries, q.path.RNR
-	if distance(r.next, r.una) > 0 || r.cur < 0 { // answers to packets that goBack had set to be sent again
+	if distance(r.next, r.una) > 0 || r.cur < 0 { // the answer was to packets that were to be sent again
 		q.seek(r.una)
 	}
 	r.answerUntil, r.rnrUntil = 0, 0
@@ -401,7 +402,7 @@ func (q *qp) answered(h *header) {
 	q.out.Responses++
 	if h.syndrome&synKind == 0 { // an ACK, whose credits are ignored
 		if r.sentBefore(h.psn) && !q.advance(h.psn) && !r.recovering {
-			q.goBack() // an answer to a READ is lost
+			q.goBack() // a packet of a READ's answer is lost
 		}
 		return
 	}
@@ -415,7 +416,7 @@ func (q *qp) answered(h *header) {
 	}
 	if h.psn != r.una {
 		if !r.recovering {
-			q.goBack() // an answer to an earlier READ is lost
+			q.goBack() // a packet of an earlier READ's answer is lost
 		}
 		return
 	}
@@ -474,7 +475,7 @@ func (q *qp) overdue(t int64) {
 	q.setDue()
 }
 
-// readAnswer processes a packet of a READ's answer (9.7.5.1.4), whose payload is n bytes of q.src.
+// readAnswer processes a packet of a READ's answer (9.7.5.1.4), whose payload is the n bytes of q.src.
 func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	r := &q.req
 	if shapes[h.op].aeth && h.syndrome&synKind != 0 || !r.sentBefore(h.psn) {
@@ -497,7 +498,7 @@ func (q *qp) readAnswer(c *dma.Copier, h *header, n uint32) {
 	}
 	switch got := q.store(c, w.sges[:w.nSGE], off, n, n, control.AccessLocalWrite, &q.out); got {
 	case found:
-	case awaited: // the READ is requested again when the page is there
+	case awaited: // resume requests the READ again when the wait for the page ends
 		q.out.Discarded++
 		r.waiting, r.again = true, true
 		return

@@ -10,37 +10,37 @@ import (
 // responder is the half of a queue pair that carries out the peer's requests (9.7.4, 9.9).
 type responder struct {
 	psn     uint32 // number of the expected packet
-	msn     uint32 // messages carried out (9.7.7)
-	refused bool   // a NAK for psn is queued, or was sent
+	msn     uint32 // messages carried out, modulo 2^24; of READs, when accepted (9.7.7)
+	refused bool   // refuse was called for psn
 
-	// Of a message that has begun and not ended.
+	// State of a WRITE or SEND of several packets, while inWrite or inSend is set.
 	inWrite, inSend bool
 	va              uint64 // WRITE: address of the next byte
 	key             uint32
 	left            uint32
 	off             uint32 // bytes received
 
-	answers []answer // in the order of sending
+	answers []answer // ring, in the order of sending
 	first   int
 	n       int
 	nReads  int
-	nAgain  int // repeated READs
+	nAgain  int // answers to repeated READs
 
 	parked parkedPackets
 }
 
-// answer is an ACK, a NAK or the packets of a READ's answer.
+// answer is an ACK or a NAK to send, or the packets still to send of a READ's answer.
 type answer struct {
 	read     bool
-	again    bool // to a READ that was answered before
+	again    bool // to a repeated READ
 	syndrome uint8
-	psn      uint32 // number of the next packet
+	psn      uint32 // number in the ACK or NAK, or of the next packet of the READ's answer
 	msn      uint32
 	key      uint32
 	va       uint64 // address of the next byte
 	left     uint32
 	begun    bool
-	waiting  bool // it waits for a page
+	waiting  bool // the READ's answer waits for a page
 }
 
 func (p *responder) last() *answer { return &p.answers[(p.first+p.n-1)%len(p.answers)] }
@@ -81,8 +81,8 @@ func (p *responder) dropReads() {
 	}
 }
 
-// acknowledge acknowledges the packets before the expected one. It replaces the newest unsent answer, if that is
-// an ACK.
+// acknowledge queues an ACK of the packets before the expected one. The ACK replaces the newest unsent answer if
+// this is an ACK too.
 func (q *qp) acknowledge() {
 	p := &q.resp
 	a := answer{syndrome: synAck, psn: after(p.psn, psnMask), msn: p.msn}
@@ -94,8 +94,8 @@ func (q *qp) acknowledge() {
 	q.e.schedule(q)
 }
 
-// refuse queues a NAK for the expected packet. A NAK other than of sequence or RNR ends the queue pair, but earlier
-// READs are still answered: the NAK must not overtake these answers (9.7.5.1.1).
+// refuse queues a NAK for the expected packet, if there is room. A NAK other than of sequence or RNR puts the queue
+// pair into the error state, but queued answers to READs are still sent: the NAK must not overtake them (9.7.5.1.1).
 func (q *qp) refuse(syndrome uint8) {
 	p := &q.resp
 	switch {
@@ -116,7 +116,7 @@ func (q *qp) refuse(syndrome uint8) {
 	q.e.schedule(q)
 }
 
-// request processes a packet, whose payload is n bytes of q.src.
+// request processes a packet of a request, whose payload is the n bytes of q.src.
 func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	p := &q.resp
 	d := distance(p.psn, h.psn)
@@ -137,7 +137,7 @@ func (q *qp) request(c *dma.Copier, h *header, n uint32) {
 	}
 }
 
-// again answers a repeated request, as the answer may have been lost (9.7.1.1).
+// again answers a repeated request, as the answer may have been lost (9.7.1.1), or discards it.
 func (q *qp) again(h *header) {
 	p := &q.resp
 	q.in.AgainPackets++
@@ -158,8 +158,8 @@ func (q *qp) again(h *header) {
 	q.e.schedule(q)
 }
 
-// maxRead bounds the bytes of a request (9.7.4.1.6): at the smallest MTU its packets take half of all packet
-// numbers.
+// maxRead bounds the bytes of a peer's request (9.7.4.1.6): at the smallest MTU the packets of so many bytes take
+// half of all packet numbers.
 const maxRead = 2 * MaxLength
 
 func (q *qp) carryOut(c *dma.Copier, h *header, n uint32) {
@@ -252,7 +252,8 @@ func (q *qp) carriedOut(h *header, s *shape, n uint32) {
 	}
 }
 
-// wrong reports whether a packet is unsupported or does not fit (9.9.3.1).
+// wrong reports whether a packet of a request is unsupported, or does not fit the message in progress, the path MTU
+// or the message's length (9.9.3.1).
 func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 	p := &q.resp
 	inside := p.inWrite || p.inSend
@@ -269,7 +270,7 @@ func (q *qp) wrong(h *header, s *shape, n uint32) bool {
 		return n != p.left || n == 0
 	case s.write:
 		return p.left <= q.mtu
-	case s.send && !s.first && p.off > maxRead-n: // (9.7.4.1.6)
+	case s.send && !s.first && p.off > maxRead-n: // the message is longer than maxRead (9.7.4.1.6)
 		return true
 	case s.send && s.last && !s.first:
 		return n == 0
@@ -286,7 +287,7 @@ func (q *qp) carryOutRead(h *header) {
 		q.refuse(nakAccess)
 		return
 	case p.nReads >= int(q.path.ReadDepth) || p.n == len(p.answers):
-		q.refuse(nakInvalid) // more READs in progress than agreed (9.9.3.1)
+		q.refuse(nakInvalid) // more READs in progress than agreed (9.9.3.1), or no room
 		return
 	}
 	q.in.Requests++
@@ -297,7 +298,7 @@ func (q *qp) carryOutRead(h *header) {
 	q.e.schedule(q)
 }
 
-// emitAnswer makes the next packet of an answer; false: none now.
+// emitAnswer makes the next packet of the oldest queued answer; false: it made none.
 func (q *qp) emitAnswer(f frame) bool {
 	p := &q.resp
 	if p.n == 0 {
@@ -328,7 +329,7 @@ func (q *qp) emitAnswer(f frame) bool {
 			syndrome = nakAccess
 		}
 		psn := a.psn
-		for p.n > 0 { // the following answers are to later requests
+		for p.n > 0 { // the answers after this one are to later requests
 			p.pop()
 		}
 		q.refuse(syndrome)
@@ -358,8 +359,8 @@ func (q *qp) emitAnswer(f frame) bool {
 	return true
 }
 
-// store copies n bytes of q.src to [off, off+n) of this end's memory in sges; ahead bytes from off on will soon
-// be needed.
+// store copies the n bytes of q.src to [off, off+n) of this end's memory in sges, and adds them to count. If a page on
+// demand is missing, pages for ahead bytes may be requested.
 func (q *qp) store(c *dma.Copier, sges []control.SGE, off, n, ahead uint32, need uint8,
 	count *control.RDMACounts) outcome {
 	if n == 0 {

@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// slot is a frame in flight. Its payload is a copy, so that the ICRC stays right when the guest writes its
-// memory.
+// slot holds a frame in flight. The payload is a copy, so that the ICRC stays right when the guest writes
+// to the memory from which the payload comes.
 type slot struct {
 	head    []byte // Ethernet, IP and UDP headers
-	mem     []byte // later headers, payload (at payloadAt), padding, ICRC
+	mem     []byte // headers after UDP's, payload (at payloadAt), padding, ICRC
 	region  *dma.Region
 	need    uint8
 	pieces  []control.SGE // source of the payload
 	segs    []dma.Segment
-	bounced bool // the payload went through host memory
+	bounced bool // the payload comes from a GPU, and went through host memory
 }
 
 const (
@@ -39,8 +39,8 @@ type frame struct {
 	p *wire.Packet
 }
 
-// cut appends the part [off, off+n) of sges to dst. ok: sges has so many bytes, and the
-// address of no piece's first byte wraps.
+// cut appends the part [off, off+n) of sges, taken together, to dst. ok reports whether sges has these bytes and
+// the address of no appended piece's first byte wraps.
 func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool) {
 	for _, g := range sges {
 		if off >= g.Len {
@@ -60,7 +60,8 @@ func cut(dst, sges []control.SGE, off, n uint32) (pieces []control.SGE, ok bool)
 	return dst, n == 0
 }
 
-// find finds the payload's memory; ahead bytes from the start of each piece may soon be needed.
+// find sets s.segs to the memory of s.pieces. If a page on demand is missing, it may request pages for ahead bytes
+// from the start of the piece. On success it also reports whether a piece is in a region on demand.
 func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	s.segs = dma.Reuse(s.segs)
 	paged := false
@@ -74,7 +75,7 @@ func (q *qp) find(s *slot, ahead uint64) (outcome, bool) {
 	return found, paged
 }
 
-// load copies the payload into the frame.
+// load copies the payload from f.pieces into the frame, and adds it to count. ahead is as in find.
 func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	got, paged := q.find(f.slot, uint64(ahead))
 	if got != found {
@@ -92,7 +93,7 @@ func (q *qp) load(f frame, ahead uint32, count *control.RDMACounts) outcome {
 	return found
 }
 
-// build makes the frame of a packet with n bytes of payload.
+// build makes the frame of a packet with n bytes of payload, which load has copied into the frame.
 func (q *qp) build(f frame, h *header, n uint32) {
 	h.pad = uint8(-n & 3)
 	start := payloadAt - h.length()
@@ -115,15 +116,15 @@ func (q *qp) build(f frame, h *header, n uint32) {
 	m := &f.p.Meta
 	_ = splitter.Parse(head, uint32(len(head))+size, &m.Headers) // never fails for our headers
 	splitter.FixIPv4(&m.Headers, head)
-	m.Csum = splitter.CsumGood // the ICRC replaces it
+	m.Csum = splitter.CsumGood // the UDP checksum is 0: the ICRC replaces it
 	sum := crc32.Update(invariant(&q.e.head, &m.Headers, head, ext), crc32.IEEETable, f.mem[payloadAt:end])
 	binary.LittleEndian.PutUint32(f.mem[end:], sum)
 	f.p.Payload = append(f.p.Payload, f.region.Segment(uint64(start), size))
 	f.p.Prepare()
 }
 
-// Next makes the next frame in p and slot number index; false: there is none now. It is called inside the
-// Space's epoch. The frame is valid until the next call for the same slot.
+// Next makes the next frame in p and slot number index; false: there is none now. The caller is the worker, and is
+// inside the Space's epoch. The frame is valid until the next call for the same slot.
 func (e *Engine) Next(index int, p *wire.Packet) bool {
 	token := e.users.Enter()
 	defer e.users.Leave(token)
@@ -155,7 +156,7 @@ func (e *Engine) Pending() bool {
 	e.runMu.Lock()
 	some := len(e.run)+len(e.tells) > 0
 	e.runMu.Unlock()
-	return some || e.paging.pending() // a goroutine that holds paging's lock may take runMu
+	return some || e.paging.pending() // not under runMu: a goroutine that holds paging's lock may lock runMu
 }
 
 func (e *Engine) pop() *qp {
@@ -170,7 +171,8 @@ func (e *Engine) pop() *qp {
 	return q
 }
 
-// TellAll sends the driver the pending notices and requests. The caller holds no lock.
+// TellAll sends the driver the pending notices of completions and requests for pages. The caller is the worker, and
+// holds no lock.
 func (e *Engine) TellAll() {
 	e.runMu.Lock()
 	e.telling = append(e.telling[:0], e.tells...)
@@ -182,7 +184,8 @@ func (e *Engine) TellAll() {
 	e.paging.askAll()
 }
 
-// Payload returns the source of a frame's payload by its packet's Tag, and whether it went through host memory.
+// Payload returns the source of the payload of the frame whose packet's Tag is index, and reports whether the payload
+// went through host memory.
 func (e *Engine) Payload(index uint64) (segs []dma.Segment, bounced bool) {
 	return e.slots[index].segs, e.slots[index].bounced
 }
@@ -200,7 +203,7 @@ func (q *qp) emit(f frame) bool {
 		}
 	}
 	q.unpark()
-	// Answers to READs, which may never end, and requests take turns.
+	// Requests and packets of answers to READs take turns: a peer's READs may never end.
 	if q.resp.answering() && !q.lastOwn && q.state == control.QPReady && q.emitRequest(f) {
 		q.lastOwn = true
 		return true

@@ -7,12 +7,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reth is a request by RETH to the victim's memory.
+// reth returns the header of a request for n bytes at off of the victim's memory.
 func (v *victim) reth(op uint8, off uint64, n uint32) header {
 	return header{op: op, ackReq: true, va: base + off, key: v.b.mr, dmaLen: n}
 }
 
-// The responder sends one NAK for packets ahead of the expected one, however many come (9.7.5.2.8).
+// The responder sends one NAK for packets ahead of the expected one, however many come.
 func TestPacketsAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -48,7 +48,7 @@ func TestPacketsAgain(t *testing.T) {
 		copy(v.want[50:], fill(8))
 		v.only(synAck, after(v.psn, psnMask))
 		testkit.Equal(t, "completions", len(v.b.poll()), 2)
-		v.b.mem[0], v.want[0] = 0xee, 0xee // the repeated request must not overwrite them
+		v.b.mem[0], v.want[0] = 0xee, 0xee // repeated requests must not overwrite this byte
 		for _, back := range []uint32{1, 2, 3, 1000, 1 << 22, 1 << 23} {
 			for _, h := range []header{v.reth(opWriteOnly, 0, 8), {op: opSendOnly}, v.reth(opWriteOnlyImm, 0, 8),
 				{op: opWriteMiddle},
@@ -60,7 +60,7 @@ func TestPacketsAgain(t *testing.T) {
 		}
 		testkit.Equal(t, "completions of what came again", len(v.b.poll()), 0)
 		v.state(control.QPReady, 0)
-		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // negative control
+		v.next(header{op: opSendOnly, ackReq: true}, fill(30)...) // control: a new SEND is executed
 		copy(v.want[9200:], fill(30))
 		testkit.Equal(t, "completions of what is new", len(v.b.poll()), 1)
 		v.drain()
@@ -68,7 +68,8 @@ func TestPacketsAgain(t *testing.T) {
 	})
 }
 
-// The responder answers a repeated READ, or the rest of it, within the packet numbers before the expected one.
+// The responder answers a repeated READ, or the rest of one, if its packets are before the expected one and its key
+// allows it.
 func TestReadsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, nil)
@@ -123,12 +124,12 @@ func TestReadFlood(t *testing.T) {
 			v.state(control.QPReady, 0)
 			again := v.reth(opReadRequest, 0, pkts*256)
 			again.psn = forgedPSN
-			for range 1000 { // of the first READ, whose answer is not complete
+			for range 1000 { // repeats of the first READ, whose answer is not complete
 				if depth > 0 {
 					v.give(again)
 				}
 			}
-			// Each new READ is answered once, and at most depth repeats are answered.
+			// At least the frames of the answers to the new READs are sent, and at most as many again for repeats.
 			v.mute = true
 			for v.frame() {
 			}
@@ -151,16 +152,17 @@ func TestReadFlood(t *testing.T) {
 	})
 }
 
-// A peer that timed out too early would otherwise be refused a READ that it is allowed.
+// A repeated READ takes no place of a new one: else a peer that timed out too early would be refused a READ that it
+// is allowed.
 func TestReadsAgainTakeNoPlace(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVictim(t, func(p *control.QPPath) { p.ReadDepth = 2 })
 		v.next(v.reth(opReadRequest, 0, 8))
 		v.next(v.reth(opReadRequest, 8, 8))
-		v.frame() // the first one's answer
+		v.frame() // the answer to the first READ
 		again := v.reth(opReadRequest, 0, 8)
 		again.psn = forgedPSN
-		v.give(again) // it crossed the answer
+		v.give(again) // as if it and the answer crossed on the wire
 		v.next(v.reth(opReadRequest, 16, 8))
 		v.state(control.QPReady, 0)
 		got := v.drain()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// running is a pair whose frames are moved by goroutines, as workers do.
+// running is a pair with a goroutine for each end, which moves the end's frames like a worker.
 type running struct {
 	*pair
 	stop atomic.Bool
@@ -43,7 +43,7 @@ func (r *running) end() {
 	r.wg.Wait()
 }
 
-// move is step without fate and counters, which only one goroutine may use.
+// move is pair.step without fate, late and frames, which only one goroutine may use.
 func (r *running) move(from, to *end) bool {
 	from.TellAll()
 	var pkt wire.Packet
@@ -125,7 +125,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 	for i, d := range ends {
 		path := control.QPPath{QPN: qps[i], RemoteQPN: qps[1-i], Local: d.ip, Remote: ends[1-i].ip, MAC: ends[1-i].c.MAC,
 			MTU: 1024, Timeout: 8, Retries: 3, RNR: 2, RNRTimer: 1, Reads: 4, ReadDepth: 4}
-		if wait { // for a busy machine; a queue pair that has given up does nothing more
+		if wait { // on a busy machine the queue pairs must not give up before a completion
 			path.Timeout, path.Retries, path.RNR = 20, 7, 7
 		}
 		testkit.OK(t, d.ConnectQP(path))
@@ -152,7 +152,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 	post(0)
 	post(1)
 	var late sync.WaitGroup
-	late.Go(func() { // while they are deleted
+	late.Go(func() { // posts while the queue pairs are deleted
 		for range 3 {
 			post(0)
 			post(1)
@@ -202,7 +202,7 @@ func (r *running) round(t *testing.T, rnd *rand.Rand, wait bool, start, n uint64
 // end2cq returns an end's completion queue, which all rounds share.
 func (r *running) end2cq(i int) uint32 { return []*end{r.a, r.b}[i].cq }
 
-// Reset runs while other goroutines post.
+// After a Reset while other goroutines post, no frame writes memory, and no MR or queue pair is left.
 func TestResetInTheMiddle(t *testing.T) {
 	r := newRunning(t)
 	for range 20 {
@@ -248,7 +248,7 @@ func TestResetInTheMiddle(t *testing.T) {
 	}
 }
 
-// DelQP, DelMR and Reset return only when no goroutine uses the deleted object any more.
+// DelQP, DelMR and Reset wait for a goroutine that is inside the epoch of the Engine's users.
 func TestDeletionWaitsForThoseInside(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, del := range map[string]func(p *pair) error{
@@ -272,12 +272,12 @@ func TestDeletionWaitsForThoseInside(t *testing.T) {
 	})
 }
 
-// The slots of a post to a deleted queue pair would never be freed.
+// A post to a deleted queue pair fails, and takes no slots, which would never be freed.
 func TestPostToAQueuePairThatIsNoMore(t *testing.T) {
 	p := newPair(t, nil)
 	q := p.a.qpOf(p.qa)
 	testkit.OK(t, p.a.DelQP(p.qa))
-	p.a.qps.set(p.qa, q) // as if a goroutine had found the queue pair before
+	p.a.qps.set(p.qa, q) // as if a goroutine had found the queue pair before DelQP
 	testkit.ErrorIs(t, p.a.PostSend(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRWrite}}}), syscall.ENOENT)
 	testkit.ErrorIs(t, p.a.PostRecv(control.Post{QPN: p.qa, WRs: []control.WR{{Op: control.WRRecv}}}), syscall.ENOENT)
 	testkit.Equal(t, "places that are taken", p.a.cqs[p.a.cq].reserved, 0)

@@ -12,17 +12,17 @@ const (
 
 // Fault is one fault, with the tests that detect it.
 type Fault struct {
-	Name  string // one or two words joined by a hyphen
+	Name  string // one word, or two joined by a hyphen
 	Class string
 	What  string // what the NIC does wrong
 	Only  string // only device model with the fault; "": both have it
-	Every uint32 // default of the occasions for each hit
+	Every uint32 // default of nic.Sabotage.Every: one of so many occasions is hit
 	Case  string // case of package nictest that fails with the fault
 	// Kernel is the program and case of Linux's tools/testing/selftests/drivers/net that fails with the fault and
-	// passes without it (test/40-sabotage.sh); "": none, and Why has the reason. On is the device model whose NIC
-	// the case tests; "": both.
+	// passes without it (test/40-sabotage.sh). If Kernel is "", there is none, and Why has the reason. On is the device
+	// model whose NIC the case tests; "": both, or none.
 	Kernel, On, Why string
-	With            string // flags that `vnic selftest` needs for that case; "": none
+	With            string // flags that `vnic selftest` needs for the case in Kernel; "": none
 	// RunVirtio and RunGVE are the outcomes of `vnic run --nic virtio` and `--nic gve` with the
 	// fault.
 	RunVirtio, RunGVE Outcome
@@ -35,9 +35,9 @@ type Outcome uint8
 
 // Outcomes.
 const (
-	Passes Outcome = iota // nothing that a run proves is broken
+	Passes Outcome = iota // the run does not detect the fault
 	Fails
-	Missing // the model does not have the fault
+	Missing // there is no run: the model does not have the fault
 	Crawls  // the run goes on, but too slowly to wait for its end
 )
 

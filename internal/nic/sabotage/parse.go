@@ -41,14 +41,14 @@ func Parse(s string) (f Fault, err error) {
 	return f, nil
 }
 
-// NIC returns the fault for a NIC; seed selects which one of Every occasions it hits.
+// NIC returns the fault for a NIC; seed selects which one of Every occasions the fault hits (nic.Sabotage.Seed).
 func (f *Fault) NIC(seed uint64) *nic.Sabotage {
 	s := &nic.Sabotage{Name: f.Name, Every: f.Every, Seed: seed}
 	f.install(s)
 	return s
 }
 
-// Table returns a table of all faults for people, a line each.
+// Table returns a table for people: a line of headings, and a line for each fault.
 func Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// For each class there is a fault that both device models have.
+// For each class in the list there is a fault that both device models have. The fields of each fault fit together, and
+// Table has its name.
 func TestFaultsAreOfAllClasses(t *testing.T) {
 	classes, names := map[string]bool{}, map[string]bool{}
 	for _, f := range Faults() {

@@ -17,15 +17,15 @@ type receive struct {
 	nic.RxQueue
 	occasions nic.Occasions
 	damage
-	pkt wire.Packet // scratch, like was
-	was nic.Frame
+	pkt wire.Packet // scratch: the damaged packet
+	was nic.Frame   // scratch: the frame before the damage
 }
 
-// damage has the functions that damage a frame before or after the queue puts it, under its lock.
+// damage has the functions that damage a frame before or after the queue puts it. The queue's lock is held.
 type damage struct {
-	fits   func(f *nic.Frame) bool          // whether the fault can hit a frame
-	before func(f *nic.Frame)               // its packet is a shallow copy
-	after  func(m *nic.Mover, f *nic.Frame) // in the guest's memory, or in the counts
+	fits   func(f *nic.Frame) bool          // reports whether the fault can hit a frame
+	before func(f *nic.Frame)               // damages f before Put; f.Packet is a shallow copy. nil: none
+	after  func(m *nic.Mover, f *nic.Frame) // damages f in the guest's memory, or its counts, after Put. nil: none
 }
 
 func onReceive(w damage) func(*nic.Sabotage) {
@@ -36,7 +36,7 @@ func onReceive(w damage) func(*nic.Sabotage) {
 	}
 }
 
-// Put implements nic.RxQueue. A refusal is no occasion: the port may put the frame again.
+// Put implements nic.RxQueue. A frame that the queue does not take is no occasion: the port may put it again.
 func (q *receive) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if !q.fits(f) {
 		return q.RxQueue.Put(m, f)
@@ -72,14 +72,15 @@ func misplace(m *nic.Mover, f *nic.Frame) {
 	segs := m.Placed(0, f.PayloadLen)
 	b := make([]byte, f.PayloadLen)
 	if n, err := m.Copier().Read(b[1:], segs); err != nil || n != len(b)-1 {
-		return // the receiver has removed the memory
+		return // the receiver's memory is gone
 	}
 	last := dma.Cut(nil, segs, uint64(len(b)-1), 1)
 	_, _ = m.Copier().Read(b[:1], last)
 	_, _ = m.Copier().Write(segs, b)
 }
 
-// splits reports whether only the frame's headers go to the header buffer, and splitLate may hit the frame.
+// splits reports whether only the frame's headers go to the header buffer, and splitLate may hit the frame: its payload
+// is longer than extraHeader.
 func splits(f *nic.Frame) bool {
 	return f.Split && f.HeaderLen == uint32(len(f.Header)) && f.PayloadLen > extraHeader
 }
@@ -93,7 +94,8 @@ func unverified(f *nic.Frame) bool {
 
 func vouch(f *nic.Frame) { f.Meta.Csum = splitter.CsumGood }
 
-// resize adds by to a frame's length, and to that of the header buffer if it has the whole frame.
+// resize makes a frame longer by the number by, which may be negative. If the header buffer is to have payload, too,
+// HeaderLen changes likewise.
 func resize(f *nic.Frame, by int32) {
 	f.PayloadLen = uint32(int32(f.PayloadLen) + by)
 	if f.Split && f.HeaderLen > uint32(len(f.Header)) {
@@ -104,7 +106,7 @@ func resize(f *nic.Frame, by int32) {
 // sequence is a made-up frame check sequence.
 var sequence = dma.NewBuffer([]byte{0xde, 0xbb, 0x20, 0xe3}, dma.Host)
 
-// lengthen appends a frame check sequence to the frame, like a NIC that does not strip it.
+// lengthen appends the made-up frame check sequence to the frame, like a NIC that does not strip it.
 func lengthen(f *nic.Frame) {
 	rest := dma.Cut(nil, f.Payload, 0, uint64(f.PayloadLen))
 	f.Payload = append(rest, sequence.Segment(0, fcsLen))
@@ -116,12 +118,12 @@ func fitsLonger(f *nic.Frame) bool {
 	return hasPayload(f) && f.Meta.GSOType == splitter.GSONone && !(f.Split && f.HeaderLen > uint32(len(f.Header)))
 }
 
-// shorten cuts off the last bytes, like a NIC that strips a frame check sequence twice.
+// shorten cuts off the last fcsLen bytes, like a NIC that strips a frame check sequence twice.
 func shorten(f *nic.Frame) { resize(f, -fcsLen) }
 
 func miscount(m *nic.Mover, _ *nic.Frame) { m.Miscount(1) }
 
-// uncalled does not interrupt its driver on some occasions.
+// uncalled is a receive queue that, when an occasion is due, does not interrupt its driver.
 type uncalled struct {
 	nic.RxQueue
 	occasions nic.Occasions
@@ -141,12 +143,14 @@ func (q *uncalled) Flush() (call bool) {
 	return !due
 }
 
-// stopped writes to the buffer of its last payload after its stop.
+// stopped is a receive queue that changes a byte in the buffer of the last payload that it took, when an occasion is
+// due and the address space has not changed since. An occasion is a frame that the queue refuses because it has
+// stopped or receive is not enabled.
 type stopped struct {
 	nic.RxQueue
 	occasions  nic.Occasions
-	last       []dma.Segment // first byte of the last payload
-	generation uint64        // of the space for which last is valid
+	last       []dma.Segment // memory of the first byte of the last payload
+	generation uint64        // generation of the address space in which last is valid
 }
 
 func writeAfterStop(s *nic.Sabotage) {

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// incomplete does not return some frames to its driver.
+// incomplete is a transmit queue that, when an occasion is due, does not return a frame to its driver.
 type incomplete struct {
 	nic.TxQueue
 	occasions nic.Occasions
@@ -30,11 +30,11 @@ func (q *incomplete) Done(fs []*nic.TxFrame) error {
 	return q.TxQueue.Done(q.kept)
 }
 
-// out damages frames. A held frame that is sent again is another occasion.
+// out is the common part of outlets that damage frames. A held frame that is sent again is another occasion.
 type out struct {
 	nic.Outlet
 	occasions nic.Occasions
-	undo      []func() // the Sender must find held frames unchanged
+	undo      []func() // called after Send: the Sender must find held frames unchanged
 }
 
 func (o *out) due() bool {
@@ -52,14 +52,15 @@ func (o *out) send(batch []*wire.Packet) {
 	o.undo = o.undo[:0]
 }
 
-// unsummed is an outlet whose NIC does not complete partial checksums.
+// unsummed is an outlet that, when an occasion is due, leaves a frame's partial checksum incomplete, and marks the
+// frame as splitter.CsumNone.
 type unsummed struct{ out }
 
 func skipSums(s *nic.Sabotage) {
 	s.Out = func(o nic.Outlet) nic.Outlet { return &unsummed{out{Outlet: o, occasions: s.Occasions()}} }
 }
 
-// Send implements nic.Outlet. GSO packets get their checksums later.
+// Send implements nic.Outlet. GSO packets are no occasion: their segments get their checksums later.
 func (o *unsummed) Send(batch []*wire.Packet) {
 	for _, p := range batch {
 		if p.Meta.Csum == splitter.CsumPartial && p.Meta.GSOType == splitter.GSONone && o.due() {
@@ -70,7 +71,7 @@ func (o *unsummed) Send(batch []*wire.Packet) {
 	o.send(batch)
 }
 
-// swapped is an outlet that swaps two consecutive frames of a flow.
+// swapped is an outlet that, when an occasion is due, swaps two consecutive frames of a flow, both with payload.
 type swapped struct {
 	out
 	batch []*wire.Packet
@@ -99,7 +100,7 @@ func sameFlow(p, q *wire.Packet) bool {
 		p.PayloadLen > 0 && q.PayloadLen > 0
 }
 
-// mixed is an outlet that swaps the payload of the first two segments of a GSO packet.
+// mixed is an outlet that, when an occasion is due, swaps the payload of the first two segments of a GSO packet.
 type mixed struct{ out }
 
 func mixSegments(s *nic.Sabotage) {

@@ -13,17 +13,17 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// sourceLine matches FILE:LINE of the kernel's source.
+// sourceLine matches FILE:LINE of the kernel's source, for a .c, .h or .S file in a directory.
 var sourceLine = regexp.MustCompile(`^[\w.+-]+(/[\w.+-]+)+\.[chS]:[1-9]\d*$`)
 
-// checker collects the errors of a file.
+// checker collects the errors in a file of expectations.
 type checker struct {
 	x        *Expectations
 	headings []string // of docs/found.md; nil: not checked
 	errs     []error
 }
 
-// check returns all errors in the expectations.
+// check returns the errors that it finds in the expectations, joined; nil: none.
 func (x *Expectations) check(headings []string) error {
 	c := checker{x: x, headings: headings}
 	f := x.File
@@ -90,8 +90,8 @@ func (c *checker) source(where string, from Source) {
 	}
 }
 
-// patched checks that a case whose failure is the test's fault is expected, with the patch, to pass or to
-// fail as its author expects.
+// patched adds an error for each case of a program whose entry in the column unmodified has the class Test, unless the
+// column patched expects pass or xfail of it.
 func (c *checker) patched(name string, cases []string) {
 	columns := c.x.File.Programs[name]
 	unmodified, patched := columns[results.Unmodified], columns[results.Patched]
@@ -153,7 +153,7 @@ func (c *checker) entry(where string, e *Entry) {
 	}
 }
 
-// seen checks the counts in the field seen against the expected results.
+// seen adds an error if p.Seen differs from the counts of the expected results, or is "" although p.From is FromRun.
 func (c *checker) seen(where string, p *Program, cases []string) {
 	if p.Seen == "" {
 		if p.From == FromRun {

@@ -35,7 +35,7 @@ programs:
         - {case: (program), expect: fail, class: setup, evidence: bpftrace, text: why}
 `
 
-// Each mistake in a file is reported.
+// Parse reports each of these mistakes in a file that is otherwise sound; "not covered" is no mistake.
 func TestMistakesAreSaid(t *testing.T) {
 	if _, err := Parse("f", []byte(sound), suite(), []string{"A heading"}); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func headings(t *testing.T) []string {
 	return list
 }
 
-// programs without expectations, by file
+// unwritten lists, by file, the suite's programs without expectations in the column unmodified.
 var unwritten = map[string]string{
 	"gve-7.2":    "hw/ipsec_vxlan.py psp.py",
 	"gve-7.3":    "hw/ipsec_vxlan.py psp.py",
@@ -61,7 +61,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 				not = append(not, name)
 			}
 		}
-		if model != "virtio-xdp" { // has only the differences from virtio
+		if model != "virtio-xdp" { // a file of virtio-xdp has only the differences from virtio
 			testkit.Equal(t, path+": programs that are not judged", strings.Join(not, " "), unwritten[base])
 		}
 		n++
@@ -71,7 +71,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	}
 }
 
-// A suite names all patch files, and no others.
+// The numbers of each suite's patches are those of the patch files.
 func TestPatchesAreThere(t *testing.T) {
 	for _, kernel := range []string{"7.2.0", "7.3.0"} {
 		patchesAreThere(t, testkit.Must(SuiteOf(kernel))(t))

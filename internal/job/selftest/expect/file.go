@@ -13,14 +13,15 @@ const (
 	Driver Class = "driver" // the driver's fault; evidence: FILE:LINE of that kernel
 	Test   Class = "test"   // the test's fault; evidence: a patch of the suite with which it passes, or is xfail
 	Setup  Class = "setup"  // the setup's fault; evidence: the change with which it passes
-	Kernel Class = "kernel" // another part of the kernel's fault; evidence: a heading of docs/found.md
-	Ours   Class = "ours"   // vnic's fault; only in judgements
+	Kernel Class = "kernel" // the fault of another part of the kernel; evidence: a heading of docs/found.md
+	Ours   Class = "ours"   // vnic's fault; only in judgements, without evidence
 )
 
 // Expected is the expected result of a case: one of ktap.Results, or LeftOut.
 type Expected string
 
-// LeftOut means that the case is not run unless the user names it: it would end the guest.
+// LeftOut means that the case would end the guest. It is not run, unless the user names cases of its program or gives
+// other tests (--source, --tests).
 const LeftOut Expected = "left-out"
 
 // Source is where an expectation comes from.
@@ -40,8 +41,8 @@ type File struct {
 
 // Program has the expectations for a program's cases in a column.
 type Program struct {
-	// Seen has the counts of a run, as pass/fail/skip or pass/fail/skip/xfail. The expected results of all cases must
-	// add up to them.
+	// Seen has the counts of a run, as pass/fail/skip or pass/fail/skip/xfail; fail includes timeout and error, and
+	// cases left out are not counted. Unless Seen is "", the expected results of all cases must add up to it.
 	Seen string `yaml:"seen,omitempty"`
 	// From is the source of all entries without a source of their own; "": FromSource.
 	From Source `yaml:"from,omitempty"`
@@ -63,13 +64,13 @@ type Entry struct {
 	Splat string `yaml:"splat,omitempty" json:"splat,omitempty"`
 }
 
-// Expectations is a File with its Suite. Parse and ParseSuite have checked them.
+// Expectations is a File with its Suite, which Parse and ParseSuite check.
 type Expectations struct {
 	File  *File
 	Suite *Suite
 }
 
-// entry returns the first expectation for a case; nil: none.
+// entry returns the first expectation for a case; nil: none. Patterns do not match ktap.Whole.
 func (p *Program) entry(name string) *Entry {
 	for i := range p.Cases {
 		if e := &p.Cases[i]; e.Case == name || name != ktap.Whole && matches(e.Case, name) {
@@ -79,10 +80,10 @@ func (p *Program) entry(name string) *Entry {
 	return nil
 }
 
-// wholeOnly reports whether a program is expected to end before its first case.
+// wholeOnly reports whether the only expectation is of the program as a whole, which then ends before its first case.
 func (p *Program) wholeOnly() bool { return len(p.Cases) == 1 && p.Cases[0].Case == ktap.Whole }
 
-// LeftOut returns a program's cases that are not run, for ksft.py's -T.
+// LeftOut returns a program's cases with the expected result LeftOut in a column, for ksft.py's -T.
 func (x *Expectations) LeftOut(program string, column results.Column) (names []string) {
 	p, ok := x.File.Programs[program][column]
 	if !ok {

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// Verdict is how a case's result relates to the expected one.
+// Verdict is how a case's result relates to the expected one, or is about a complaint of the kernel or about payload.
 type Verdict string
 
 // Verdicts.
@@ -17,12 +17,12 @@ const (
 	AsExpected Verdict = "as expected"
 	NewPass    Verdict = "new pass"    // it passes unexpectedly
 	NewFailure Verdict = "new failure" // it fails unexpectedly
-	Changed    Verdict = "changed"     // another result than the expected one
+	Changed    Verdict = "changed"     // it differs otherwise, as a skip instead of a pass
 	Missing    Verdict = "missing"     // it has no result
 	Complained Verdict = "complaint"   // the kernel complained unexpectedly
 	Unproved   Verdict = "unproved"    // cases passed, but the host's counters show no payload in device memory
 	New        Verdict = "new"         // no expectations for these kernels, or this model
-	Unjudged   Verdict = "unjudged"    // no expectation
+	Unjudged   Verdict = "unjudged"    // no expectations for the program in this column, or a NIC of QEMU's
 )
 
 // Matches reports whether a run with this verdict can match the expectations.
@@ -65,7 +65,7 @@ type Judgement struct {
 	good     bool               // false: the exit status is 1
 }
 
-// Status returns the exit status of the command.
+// Status returns the exit status of `vnic selftest` after a run without error: 0 or 1.
 func (j *Judgement) Status() int {
 	if (j.Matches || !j.Judged) && j.good {
 		return 0
@@ -73,7 +73,7 @@ func (j *Judgement) Status() int {
 	return 1
 }
 
-// Count returns the number of cases with this verdict.
+// Count returns the number of entries with this verdict in the Cases of all programs.
 func (j *Judgement) Count(v Verdict) (n int) {
 	for i := range j.Programs {
 		n += j.Programs[i].Count(v)
@@ -81,7 +81,7 @@ func (j *Judgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Count returns the number of cases with this verdict.
+// Count returns the number of entries of p.Cases with this verdict.
 func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	for i := range p.Cases {
 		if p.Cases[i].Verdict == v {
@@ -91,12 +91,13 @@ func (p *ProgramJudgement) Count(v Verdict) (n int) {
 	return n
 }
 
-// Matches reports whether the verdicts of all cases of a program let a run match.
+// Matches reports whether the verdicts of all entries of p.Cases let a run match.
 func (p *ProgramJudgement) Matches() bool {
 	return !slices.ContainsFunc(p.Cases, func(c Judged) bool { return !c.Verdict.Matches() })
 }
 
-// Judge compares a run with the expectations for its model and kernel, if there are any.
+// Judge compares a run with the expectations for its model and kernel. Without any, the results are New; those of a run
+// on a NIC of QEMU's are not judged.
 func Judge(run *results.Run) (*Judgement, error) {
 	if run.Device != "vnic" {
 		j := &Judgement{Why: fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,
@@ -116,7 +117,7 @@ func Judge(run *results.Run) (*Judgement, error) {
 	return x.Judge(run), nil
 }
 
-// Judge compares a run with the expectations.
+// Judge compares a run with x.
 func (x *Expectations) Judge(run *results.Run) *Judgement {
 	j := &Judgement{Matches: true, good: true}
 	for i := range run.Programs {
@@ -173,7 +174,7 @@ func unproved(d *results.Devmem) Judged {
 	return Judged{Case: ktap.Whole, Verdict: Unproved, Class: Ours, Note: d.Why}
 }
 
-// complaint judges an unexpected complaint.
+// complaint returns the Judged for an unexpected complaint.
 func complaint(s *results.Splat) Judged {
 	note := s.Title
 	if s.Function != "" {
@@ -208,7 +209,8 @@ func (p *Program) judge(c *results.Case) Judged {
 	return j
 }
 
-// allNew judges a run without expectations for its kernel or model.
+// allNew judges a run without expectations for its kernel or model: results and complaints are New, and payload that
+// is not proved is Unproved.
 func allNew(run *results.Run, why string) *Judgement {
 	j := &Judgement{Why: why, good: true}
 	for i := range run.Programs {
@@ -231,7 +233,7 @@ func notJudged(run *results.Program) ProgramJudgement {
 		j.Cases = append(j.Cases, Judged{Case: run.Cases[i].Name, Verdict: Unjudged, Result: run.Cases[i].Result})
 	}
 	for i := range run.Splats {
-		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // complaints are never expected here
+		j.Cases = append(j.Cases, complaint(&run.Splats[i])) // without expectations no complaint is expected
 	}
 	return j
 }

@@ -17,7 +17,7 @@ func expectations(t *testing.T) *Expectations {
 	return testkit.Must(Parse("f", []byte(sound), suite(), nil))(t)
 }
 
-// matching returns a run with the expected results.
+// matching returns a run with the results that sound expects.
 func matching() results.Run {
 	cases := func(list ...any) (cases []results.Case) {
 		for i := 0; i < len(list); i += 2 {

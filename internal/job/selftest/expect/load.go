@@ -19,7 +19,7 @@ const MaxSize = 1 << 20
 // ErrUnknown means that there is no suite for a kernel, or no expectations for a device model with it.
 var ErrUnknown = errors.New("nothing is written down")
 
-// SuiteOf returns the suite for a kernel's release, or ErrUnknown.
+// SuiteOf returns the suite for a kernel's release. Without one the error wraps ErrUnknown.
 func SuiteOf(release string) (*Suite, error) {
 	name := "suites/" + Series(release) + ".yaml"
 	text, err := read(name, "the tests of kernel "+release)
@@ -29,7 +29,7 @@ func SuiteOf(release string) (*Suite, error) {
 	return ParseSuite(name, text)
 }
 
-// Of returns the expectations for a device model with a kernel's release, or ErrUnknown.
+// Of returns the expectations for a device model with a kernel's release. Without any the error wraps ErrUnknown.
 func Of(model, release string) (*Expectations, error) {
 	suite, err := SuiteOf(release)
 	if err != nil {
@@ -43,7 +43,7 @@ func Of(model, release string) (*Expectations, error) {
 	return Parse(name, text, suite, nil)
 }
 
-// read returns an embedded file, or ErrUnknown with the text about.
+// read returns an embedded file. If there is none of this name, the error wraps ErrUnknown, and ends with about.
 func read(name, about string) ([]byte, error) {
 	text, err := files.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
@@ -52,7 +52,7 @@ func read(name, about string) ([]byte, error) {
 	return text, err
 }
 
-// ParseSuite parses and checks a suite.
+// ParseSuite parses and checks a suite. name is the file's, for errors.
 func ParseSuite(name string, text []byte) (*Suite, error) {
 	s := new(Suite)
 	if err := decode(name, text, s); err != nil {
@@ -61,8 +61,8 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 	return s, in(name, errors.Join(s.check()...))
 }
 
-// Parse parses and checks a file of expectations. Evidence of class Kernel must be among
-// headings; nil: not checked.
+// Parse parses and checks a file of expectations. name is the file's, for errors. Evidence of class Kernel must be
+// among headings, those of docs/found.md; nil: not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {

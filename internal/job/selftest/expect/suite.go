@@ -18,8 +18,8 @@ type Suite struct {
 	Kernel string `yaml:"kernel"`
 	// Patches are vnic's changes of the tests, by name.
 	Patches map[string]Patch `yaml:"patches"`
-	// Programs has the cases of each program, in the order in which the program lists them with -l. A program without
-	// cases is judged as a whole.
+	// Programs has the cases of each program, in the order in which the program lists them with -l. A program that lists
+	// none has no cases here, and is judged as a whole.
 	Programs map[string][]string `yaml:"programs"`
 }
 
@@ -29,7 +29,7 @@ type Patch struct {
 	Numbers []int  `yaml:"numbers"` // numbers of its patches in internal/machine/assets/selftests/patches
 }
 
-// Series returns the series of a kernel's release, as "7.2" of "7.2.12+deb13-cloud-amd64"; "": no release.
+// Series returns the series of a kernel's release, as "7.2" of "7.2.12+deb13-cloud-amd64"; "": release is not one.
 func Series(release string) string {
 	major, rest, ok := strings.Cut(release, ".")
 	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
@@ -39,8 +39,8 @@ func Series(release string) string {
 	return major + "." + minor
 }
 
-// Asked reports whether a case matches one of the patterns, which are names or patterns of path.Match, for
-// ksft.py's -t; without patterns it does.
+// Asked reports whether a case matches one of the patterns, which are names or patterns of path.Match, as for
+// ksft.py's -t. Without patterns it returns true.
 func Asked(name string, patterns []string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matches(p, name) })
 }

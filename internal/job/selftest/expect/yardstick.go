@@ -7,20 +7,20 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// Lag is a case that passes on another device with the same driver, and not on the device under
-// test.
+// Lag is a case that passes on QEMU's own NIC, and not on the device under test.
 type Lag struct {
 	Program string
 	Column  results.Column
 	Case    string
-	Result  ktap.Result // on the device under test: the best; "": none
+	Result  ktap.Result // the best one in the runs on the device under test; "": none
 }
 
-// Bad reports whether the case fails or has no result.
+// Bad reports whether the case fails, or has no result, on the device under test.
 func (l *Lag) Bad() bool { return l.Result != ktap.Skip && l.Result != ktap.XFail }
 
 // Behind returns the cases that pass in the run of the yardstick, QEMU's own NIC, and in none of runs, if one
-// of runs has their program in the same column.
+// of runs has their program in the same column. Of a program that ran several times in one of runs, the first results
+// count.
 func Behind(yardstick *results.Run, runs []*results.Run) (list []Lag) {
 	for i := range yardstick.Programs {
 		there := &yardstick.Programs[i]

@@ -7,7 +7,7 @@ import (
 
 // Exit is how a program ended.
 type Exit struct {
-	Status   int    // 128 + the signal's number after a signal, as in shells
+	Status   int    // exit status; after a signal 128 + its number, as in shells
 	TimedOut bool   // killed at its time limit
 	Lost     string // why there is no exit status; "": there is one
 }
@@ -24,7 +24,7 @@ func (e Exit) String() string {
 	return fmt.Sprintf("the program ended with status %d", e.Status)
 }
 
-// unfinished returns the result of a case that was running at the program's end.
+// unfinished returns the result of a case that was running when the program ended so: Timeout or Error.
 func (e Exit) unfinished() Result {
 	if e.Lost == "" && (e.TimedOut || e.Status == exitTimeout) {
 		return Timeout
@@ -37,17 +37,17 @@ type Summary struct {
 	Planned int // cases; -1: no plan
 	// NotRun are the planned cases without a result: Number, and Name if known.
 	NotRun []Case
-	Totals *Totals // counted by the program itself; may be nil
-	// Troubles are sentences about contradictions between cases, plan, totals and exit status, about a program
-	// that bailed out, and about more cases than MaxCases.
+	Totals *Totals // the last ones that the program printed; nil: none
+	// Troubles are up to maxTroubles sentences, for example about contradictions between cases, plan, totals and exit
+	// status, a program that bailed out between cases, or more cases than MaxCases.
 	Troubles []string
 	// Diagnostics is the output after the last case.
 	Diagnostics []string
 	Dropped     int // lines that were not kept
 }
 
-// End ends the output. It emits the end of the case that was running or, if there was no KTAP, of a case for
-// the whole program. Call it once, after the last Write.
+// End ends the output. It emits the end of the case that was running, if there was one, or, if there was no KTAP, the
+// end of a case for the whole program. Call it once, after the last Write.
 func (p *Parser) End(exit Exit) Summary {
 	p.cutter.Flush()
 	p.continues = 0
@@ -91,7 +91,8 @@ func (p *Parser) wholeCase(exit Exit) Case {
 	return c
 }
 
-// check records contradictions between a program's exit, totals and cases.
+// check records, as troubles, a program that bailed out between cases or printed neither plan nor result, and
+// contradictions between its exit, totals and cases.
 func (p *Parser) check(exit Exit) {
 	if p.bail != "" && !p.begun {
 		p.trouble("the program bailed out: %s", p.bail)
@@ -100,8 +101,8 @@ func (p *Parser) check(exit Exit) {
 		p.trouble("neither a plan nor a result: %s", exit)
 	}
 	switch {
-	case p.begun: // the exit decides its result
-	case p.stopped && exit.Lost == "": // its result is Timeout
+	case p.begun: // the running case has a result by the exit
+	case p.stopped && exit.Lost == "": // the case that SIGTERM ended has the result Timeout
 	case exit.Lost != "" || exit.TimedOut:
 		p.trouble("after the last case: %s", exit)
 	case exit.Status == 0 && p.bad:

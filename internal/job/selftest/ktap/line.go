@@ -19,7 +19,7 @@ type resultLine struct {
 	text      string // after the directive, or after the hash sign
 }
 
-// ktap.rst, "Test case result lines"; XPASS: kselftest.h
+// directives are those of ktap.rst, "Test case result lines", and XPASS of kselftest.h.
 var directives = map[string]bool{
 	"SKIP": true, "TODO": true, "XFAIL": true, "XPASS": true, "TIMEOUT": true, "ERROR": true,
 }
@@ -53,7 +53,7 @@ func parseResult(line string) (r resultLine, found bool) {
 	return r, true
 }
 
-// parsePlan reads "1..N", and "1..0 # SKIP reason" (ktap_helpers.sh, ktap_skip_all).
+// parsePlan reads "1..N", and "1..0 # SKIP reason" (ktap_helpers.sh, ktap_skip_all). skip is the reason; "": no SKIP.
 func parsePlan(line string) (n int, skip string, found bool) {
 	rest, found := strings.CutPrefix(line, "1..")
 	if !found {
@@ -74,7 +74,7 @@ func isVersion(line string) bool {
 	return strings.HasPrefix(line, "KTAP version ") || strings.HasPrefix(line, "TAP version ")
 }
 
-// Totals is the last line of kselftests: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
+// Totals is what kselftests print at their end: "# Totals: pass:1 fail:0 xfail:0 xpass:0 skip:0 error:0".
 type Totals struct{ Pass, Fail, XFail, XPass, Skip, Error int }
 
 func (t Totals) words() string {
@@ -82,7 +82,7 @@ func (t Totals) words() string {
 		t.Error)
 }
 
-// sum adds errors to failures: a program may count an error as either.
+// sum returns t with the errors added to the failures, because a program may count an error as either.
 func (t Totals) sum() Totals {
 	t.Fail, t.Error = t.Fail+t.Error, 0
 	return t
@@ -102,10 +102,11 @@ func parseTotals(comment string) (t Totals, found bool) {
 	return t, true
 }
 
-// a control sequence of terminals, or a control function of the C1 set (ECMA-48, 5.4 and 5.3)
+// escape matches a control sequence of terminals, or a two-byte control function of the C1 set (ECMA-48, 5.4 and 5.3).
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// Clean makes valid UTF-8 text, without control characters and control sequences, of a guest's bytes.
+// Clean makes valid UTF-8 text of a guest's bytes. It removes control sequences and carriage returns, makes tabs
+// spaces, and replaces invalid bytes, other control characters and format characters by U+FFFD.
 func Clean(line []byte) string {
 	s := string(line)
 	if strings.IndexByte(s, 0x1b) >= 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// lines holds the diagnostics of one case: the first keepFirst lines, and the last keepLast of the others.
+// lines holds the diagnostics of one case at a level: the first keepFirst lines, and the last keepLast of the others.
 type lines struct {
 	first, last []string
 	dropped     int
@@ -16,7 +16,7 @@ const (
 	keepLast  = MaxDiagnostics - keepFirst
 )
 
-// add keeps a line. If this drops another one, it returns the dropped line's size.
+// add keeps a line. If this drops another one, add returns the dropped line's size, else 0.
 func (l *lines) add(s string) (freed int) {
 	if len(l.first) < keepFirst {
 		l.first = append(l.first, s)
@@ -41,7 +41,7 @@ func (l *lines) take() (all []string, dropped int) {
 // Cutter cuts bytes that come in pieces of any size into lines.
 type Cutter struct {
 	Max  int                         // kept bytes of a line
-	Line func(line []byte, cut bool) // called with each line, without newline; cut: it was longer than Max
+	Line func(line []byte, cut bool) // called with each line, without newline; must not keep line; cut: longer than Max
 
 	line []byte
 	cut  bool
@@ -64,7 +64,7 @@ func (c *Cutter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Flush ends a last line without newline.
+// Flush calls Line with a last line that has no newline, if there is one.
 func (c *Cutter) Flush() {
 	if len(c.line) > 0 {
 		c.end()

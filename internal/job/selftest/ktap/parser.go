@@ -11,10 +11,10 @@ const (
 	MaxLine        = 4 << 10 // bytes of a line
 	MaxCases       = 4096    // cases of a program, with subtests
 	MaxDiagnostics = 200     // lines about a case, at each level of nested tests
-	MaxKept        = 8 << 20 // bytes of a program's diagnostics and reasons
+	MaxKept        = 8 << 20 // bytes of a program's diagnostics and reasons; beyond it only short reasons are kept
 	MaxDepth       = 8       // levels of tests, with the outermost; deeper lines are diagnostics
-	maxContinued   = 16      // further lines of a reason
-	maxName        = 256     // bytes of a name, and beyond MaxKept of a reason
+	maxContinued   = 16      // lines of a reason after the first
+	maxName        = 256     // bytes of a name, and of a reason when MaxKept is exceeded
 	maxTroubles    = 16
 )
 
@@ -79,7 +79,7 @@ func (p *Parser) take(line string) {
 	indent := len(line) - len(body)
 	depth := indent / 2
 	if indent%2 != 0 || depth > len(p.levels) {
-		depth = -1 // no line of a test (ktap.rst, "Unknown lines")
+		depth = -1 // no test has a line with this indentation (ktap.rst, "Unknown lines")
 	}
 	if isVersion(body) && depth >= 0 && depth < MaxDepth {
 		p.continues, p.started = 0, true
@@ -116,7 +116,7 @@ func (p *Parser) take(line string) {
 func (p *Parser) comment(depth int, line, body string) {
 	text, marked := strings.CutPrefix(body, "#")
 	if !marked {
-		// ksft.py prints a further line of an exception's text after "# SKIP"
+		// ksft.py prints an exception's text after "# SKIP" or "# XFAIL"; further lines of this text have no "#".
 		switch {
 		case line == "":
 		case p.continues > 0 && p.kept+len(line) <= MaxKept:
@@ -176,7 +176,7 @@ func (p *Parser) begin() {
 	}
 }
 
-// known returns the name of a case that has not printed its own; "": unknown.
+// known returns the name that Options.Names has for the case with this number; "": none.
 func (p *Parser) known(number int) string {
 	if number >= 1 && number <= len(p.opts.Names) {
 		return p.opts.Names[number-1]
@@ -199,7 +199,7 @@ func (p *Parser) result(depth int, r resultLine) {
 		c.Subtests = p.levels[depth+1].cases
 	}
 	c.Diagnostics, c.Dropped = p.levels[depth].lines.take()
-	if len(p.levels) > depth+1 { // the text is about the parent case
+	if len(p.levels) > depth+1 { // lines after the last nested result are about the parent case
 		rest, dropped := p.levels[depth+1].lines.take()
 		c.Diagnostics, c.Dropped = append(rest, c.Diagnostics...), c.Dropped+dropped
 		p.levels = p.levels[:depth+1]
@@ -231,7 +231,7 @@ func (p *Parser) result(depth int, r resultLine) {
 }
 
 func (p *Parser) top(c Case) {
-	separate := c.Name == p.opts.Program && p.opts.Program != "" // as in net/lib/py/ynl.py without its library
+	separate := c.Name == p.opts.Program && p.opts.Program != "" // net/lib/py/ynl.py prints it if its library is missing
 	switch {
 	case separate:
 		c.Name = Whole
@@ -263,7 +263,7 @@ func (p *Parser) top(c Case) {
 	p.begin()
 }
 
-// finish adds to a case the diagnostics and nested results so far.
+// finish returns c with the diagnostics and nested results since the previous case, and removes these from p.
 func (p *Parser) finish(c Case) Case {
 	for i := len(p.levels) - 1; i >= 0; i-- {
 		l, dropped := p.levels[i].lines.take()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// parse gives text to a Parser in pieces of this many bytes.
+// parse gives text to a Parser in pieces of so many bytes (0: 1), then exit, and returns what the Parser emits.
 func parse(opts Options, text []byte, piece int, exit Exit) (events []Event, s Summary) {
 	p := New(opts, func(e Event) { events = append(events, e) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -78,7 +78,7 @@ func describe(events []Event, s Summary) string {
 	return b.String()
 }
 
-// how the programs of testdata ended; others: with status 0
+// exits has how programs of testdata ended; those that are not in it ended with status 0.
 var exits = map[string]Exit{
 	"demo":      {Status: 1},
 	"killed":    {Status: 1, TimedOut: true},
@@ -92,7 +92,8 @@ var exits = map[string]Exit{
 	"nested":    {Status: 1},
 }
 
-// The events do not depend on the pieces. demo and killed are output of Linux 7.2's ksft.py.
+// Events and Summary do not depend on the pieces in which output comes. demo and killed are output of Linux 7.2's
+// ksft.py.
 func TestOutputBecomesEvents(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.ktap"))(t) {
@@ -111,7 +112,8 @@ func TestOutputBecomesEvents(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// The exit status is the result of a program without KTAP (kselftest.h, "exit codes").
+// The exit status decides the result of a program without KTAP (kselftest.h, "exit codes"), unless it took too long or
+// has none.
 func TestExitStatusIsTheResultOfAProgramWithoutKTAP(t *testing.T) {
 	for _, c := range []struct {
 		exit   Exit
@@ -252,7 +254,7 @@ func TestOutputIsKeptWithinBounds(t *testing.T) {
 	}
 }
 
-// clean reports whether terminals and XML accept the text.
+// clean reports whether s is valid UTF-8 without control characters, format characters, U+FFFE and U+FFFF.
 func clean(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(c rune) bool {
 		return unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == 0xfffe || c == 0xffff

@@ -21,7 +21,7 @@ var Results = []Result{Pass, XFail, Skip, Fail, Timeout, Error}
 // Bad reports whether a result is a failure.
 func (r Result) Bad() bool { return r == Fail || r == Timeout || r == Error }
 
-// exit statuses (kselftest.h, KSFT_PASS and those below it; runner.sh, timeout_rc)
+// Exit statuses of programs (kselftest.h, KSFT_PASS and those below it; runner.sh, timeout_rc). Others mean Fail.
 const (
 	exitPass    = 0
 	exitXFail   = 2
@@ -45,7 +45,7 @@ func ofLine(ok bool, directive string) Result {
 	case "ERROR":
 		return Error
 	case "XFAIL":
-		return XFail // kselftest.h prints "ok"; TAP's TODO and, after a failed cleanup, ksft.py print "not ok"
+		return XFail // kselftest.h prints it with "ok"; ksft.py, after a failed cleanup, with "not ok"
 	case "TODO":
 		if !ok {
 			return XFail

@@ -47,15 +47,15 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 // node has opNode's arguments and results.
 type node struct {
 	Base, GPU uint64 // physical address and size of the node's memory
-	Window    uint64
+	Window    uint64 // size
 
 	Extents  []kernelnic.Extent
-	Policies map[string]int // mappings of all processes, by policy
-	Node1    []string       // other mappings with pages of node 1
-	Free     string         // of node 1, before the window
+	Policies map[string]int // number of mappings of all processes, by policy; the window's begin with "window "
+	Node1    []string       // mappings with pages of node 1, except the window's and /init's
+	Free     string         // meminfo of node 1, before the window exists
 }
 
-// opNode makes a kernelnic.Window on node 1, marks its pages, checks them through a dma-buf, and finds other
+// opNode makes a kernelnic.Window on node 1, marks its pages, checks the marks through a dma-buf, and looks for other
 // memory on the node.
 func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	var n node
@@ -86,7 +86,7 @@ func opNode(_ context.Context, args json.RawMessage) (any, error) {
 	return n, w.Close()
 }
 
-// throughDMABuf compares the window, but for its first page, with a dma-buf of it.
+// throughDMABuf checks the marks of the window's pages, except the first one's, through a dma-buf.
 func throughDMABuf(w *kernelnic.Window) (err error) {
 	const skip = 4096
 	fd, err := w.DMABuf(skip, w.Size()-skip)
@@ -107,7 +107,8 @@ func throughDMABuf(w *kernelnic.Window) (err error) {
 	return nil
 }
 
-// look finds the nodes of all processes' memory (Linux Documentation/admin-guide/mm/numa_memory_policy.rst).
+// look sets Policies and Node1 from the mappings of all processes (Linux
+// Documentation/admin-guide/mm/numa_memory_policy.rst).
 func (n *node) look() error {
 	n.Policies = map[string]int{}
 	files, err := filepath.Glob("/proc/[0-9]*/numa_maps")
@@ -126,7 +127,7 @@ func (n *node) look() error {
 				continue
 			}
 			n.Policies[words[1]]++
-			// /init was unpacked before a task could be bound
+			// /init was unpacked before a task could be bound to a node.
 			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") {
 				n.Node1 = append(n.Node1, f+": "+strings.TrimSpace(line))
 			}
