@@ -59,8 +59,8 @@ func (b *replyBacklog) start() {
 	})
 }
 
-// flush puts the frames into the queue, and drops those that the queue refuses for another reason than missing buffers.
-// It ends when the backlog is empty, or when buffers are missing and Wake will start it again.
+// flush puts the frames into the queue, and drops frames that the queue refuses for another reason than missing
+// buffers. It ends when the backlog is empty, or when buffers are missing and Wake will start it again.
 func (b *replyBacklog) flush() {
 	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {

@@ -492,7 +492,7 @@ func TestSenderTellsOfLongFramesSoon(t *testing.T) {
 	}
 }
 
-// Stop ends a Sender that holds frames. It drops those that Abandon does not put back into the ring.
+// Stop ends a Sender that holds frames. It drops frames that Abandon does not put back into the ring.
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {

@@ -37,7 +37,7 @@ type Monitored interface {
 	// Tend does the work that is due, and returns by when to call Tend again; the zero Time: no work is due before
 	// the next Wake. The Monitor also calls Tend when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End), one of which may block a writer.
+	// TakeEventFDs ends all eventfds of the frontend (EventFDs.End); one may block a writer.
 	TakeEventFDs()
 }
 

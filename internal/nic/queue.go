@@ -17,7 +17,7 @@ type RxQueue interface {
 	Flush() (call bool)
 	// Admit (RxBase) reports whether the Port may put packets of a sending port now.
 	Admit(port uint32) bool
-	// Delivered (RxBase) gets packets of one sending port when they have their verdicts, and counts those that the
+	// Delivered (RxBase) gets packets of one sending port when they have their verdicts, and counts packets that the
 	// queue took. It is called before Flush.
 	Delivered(batch []*wire.Packet)
 	// Call interrupts the driver. It is called without the lock.

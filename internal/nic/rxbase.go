@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// RxBase is the common part of receive queues, those of device models and others: the lock, the senders that wait
+// RxBase is the common part of receive queues, of device models and others: the lock, the senders that wait
 // for buffers, and the error that stopped the queue. Init comes before other methods.
 //
 // Waiting ports take turns, however many queues each waits with. To give a port a turn, RxBase wakes one of the port's

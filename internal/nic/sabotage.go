@@ -5,8 +5,8 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Sabotage is a deliberate fault of a NIC (package sabotage). Of the fields from Rx on, those that are nil or zero
-// change nothing.
+// Sabotage is a deliberate fault of a NIC (package sabotage). Of the fields from Rx on, a field that is nil or zero
+// changes nothing.
 type Sabotage struct {
 	Name  string
 	Every uint32 // of Every occasions, one is hit; 0 counts as 1

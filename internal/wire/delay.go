@@ -374,7 +374,7 @@ func (l *line) beyond(w *Worker, run []*Packet) {
 
 func (c *chances) delays() bool { return c.Delay > 0 || c.Jitter > 0 || c.Rate > 0 }
 
-// delay puts packets into the line, in order, or drops those that it cannot copy or that do not fit into the queue of
+// delay puts packets into the line, in order, or drops packets that it cannot copy or that do not fit into the queue of
 // the link's rate. If the line has no room for a packet, this packet and those behind it become Busy.
 func (l *line) delay(w *Worker, c *chances, run []*Packet) {
 	for i, p := range run {

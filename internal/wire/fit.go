@@ -3,8 +3,8 @@ package wire
 import "vnic.dev/vnic/splitter"
 
 // fit delivers a run of packets to the link's port, if necessary altered, segmented or completed, or drops them. Once
-// one is Busy, those that fit has not yet passed to the port become Busy too, unless the worker floods. The caller has
-// entered the link.
+// one is Busy, packets that fit has not yet passed to the port become Busy too, unless the worker floods. The caller
+// has entered the link.
 func (l *Link) fit(w *Worker, run []*Packet) {
 	lim := l.port.Limits()
 	for len(run) > 0 {

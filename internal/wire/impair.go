@@ -138,8 +138,8 @@ func (im *impaired) pass(w *Worker, batch []*Packet) {
 	im.on(w, c, batch[start:])
 }
 
-// cut applies the impairment to the segments of one packet that are not finished yet, and passes on those that are not
-// lost or held back. If one of these is Busy, cut stops, and the packet is Busy, too.
+// cut applies the impairment to the segments of one packet that are not finished yet, and passes on segments that are
+// not lost or held back. If one of these is Busy, cut stops, and the packet is Busy, too.
 func (im *impaired) cut(w *Worker, c *chances, one []*Packet, progress *level, segments uint64) {
 	p, st := one[0], &w.stages[im.lv]
 	p.Verdict = Verdict{}

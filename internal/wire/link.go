@@ -84,7 +84,7 @@ func (l *Link) Name() string { return l.port.Name() }
 // never 0, and no two links of a switch have the same one.
 func (l *Link) Serial() uint32 { return l.serial }
 
-// Restarted notifies those of the switch's other ports that are RestartObservers: the machine behind this link's port
+// Restarted notifies the RestartObservers among the switch's other ports: the machine behind this link's port
 // has lost its connections or is gone.
 func (l *Link) Restarted() {
 	for _, o := range l.sw.ports.Load().list {

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// By IEEE 802.3 a frame has 24 bytes of overhead, of which 4 are its checksum, and at least 64 bytes with the checksum.
+// By IEEE 802.3 a frame has 24 bytes of overhead, 4 for its checksum, and at least 64 bytes with the checksum.
 func TestWireLen(t *testing.T) {
 	for _, c := range []struct {
 		name           string

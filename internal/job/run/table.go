@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// columns returns the lines of the table that has a column for each mode. Report.add sums up the counts of those that
+// columns returns the lines of the table that has a column for each mode. Report.add sums up the counts of lines that
 // report.Sum makes.
 func (rep *Report) columns() report.Columns[Run] {
 	sends, receives := rep.sides()

@@ -59,7 +59,7 @@ const (
 	little         = 4 << 20
 )
 
-// transfer sends size bytes from guest A to guest B. It requires that all arrive, as the pattern has them and none in
+// transfer sends size bytes from guest A to guest B. It requires that all arrive, equal to the pattern and none in
 // host memory, and that both NICs then have no registered buffers.
 func (x *tools) transfer(size int) {
 	x.Helper()

@@ -40,7 +40,7 @@ func (s *stream) poisoned(ctx context.Context, e *end, p transfer.PrepareArgs) e
 
 // Values of Options.Digest.
 const (
-	DigestPieces = "pieces" // the SHA-256 of the SHA-256s of the pieces of 1 MiB, of which the last may be shorter
+	DigestPieces = "pieces" // the SHA-256 of the SHA-256s of the pieces of 1 MiB; the last may be shorter
 	DigestSHA256 = "sha256" // the SHA-256 of all bytes
 )
 

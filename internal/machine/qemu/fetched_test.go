@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fetched returns the QEMU and the kernel that the environment names, or else those of the user's cache, into which it
+// fetched returns the QEMU and the kernel that the environment names, or else from the user's cache, into which it
 // downloads what is missing. It skips the test unless it may boot guests (testkit.Boots).
 func fetched(t *testing.T) *assets.Resolved {
 	t.Helper()

@@ -53,7 +53,7 @@ var (
 	frame = regexp.MustCompile(`^[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+`)
 )
 
-// panicLines returns the lines of a console that explain its last kernel panic, at most panicLinesMax: those that match
+// panicLines returns the lines of a console that explain its last kernel panic, at most panicLinesMax: lines that match
 // complaint (or else the lines before the message), place and frame, and the message.
 func panicLines(console []byte) (lines []string) {
 	tail := proc.LastLines(console, panicLooked)

@@ -17,7 +17,7 @@ import (
 // command at a time.
 type qmp struct {
 	conn   net.Conn
-	events chan qmpEvent // watched events, except those that find it full; closed when reading ends
+	events chan qmpEvent // watched events, except what finds it full; closed when reading ends
 
 	replies chan qmpReply // the last reply; closed before events
 	mu      sync.Mutex

@@ -87,7 +87,7 @@ type groCase struct {
 	ip   int // IP version; 0: both
 }
 
-// groCases are cases of the kernel's test (gro.c, send_* and gro_receiver), by name: single, and those that gro.py runs
+// groCases are cases of the kernel's test (gro.c, send_* and gro_receiver), by name: single, and cases that gro.py runs
 // as hw_ipv4_* and hw_ipv6_*, except data_burst. Cases with IP in IP are left out: these NICs do not merge such
 // packets.
 func groCases() map[string]groCase {

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// victim is a pair of which end b is the victim of a hand-made peer: for one queue pair of b the test makes each frame
+// victim is a pair whose end b is the victim of a hand-made peer: for one queue pair of b the test makes each frame
 // of the peer by hand. Another queue pair of b is connected to end a as usual, and must continue (the innocent one).
 type victim struct {
 	*pair // with the innocent queue pairs, qa and qb

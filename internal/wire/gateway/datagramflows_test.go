@@ -338,8 +338,8 @@ func TestTheMostSilentFlowGoes(t *testing.T) {
 
 var bursts = []struct{ n, size int }{{4, 1400}, {128, 1400}, {128, 8192}, {16, 8192}, {4, 65507}}
 
-// count receives datagrams at c, and returns how many had the size. It ends when n have come, or at a pause when those
-// that came and the lost ones make n, or patience ends.
+// count receives datagrams at c, and returns how many had the size. It ends when n have come, or at a pause when the
+// received and the lost ones make n, or patience ends.
 func count(t *testing.T, c net.PacketConn, n, size int, lost func() int) (came int) {
 	t.Helper()
 	b, end := make([]byte, 64<<10), time.Now().Add(patience)

@@ -63,7 +63,7 @@ func (w *waiting) pop() (d datagram, ok bool) {
 }
 
 // serveDatagrams opens a UDP port of the gateway, and starts a goroutine that calls handle for its datagrams, but for
-// those that waiting.push refused or removed.
+// datagrams that waiting.push refused or removed.
 func (g *Gateway) serveDatagrams(addr tcpip.FullAddress, proto tcpip.NetworkProtocolNumber,
 	handle func(*datagramServer, datagram)) error {
 	wq := new(waiter.Queue)

@@ -25,8 +25,8 @@
 //
 // A datagram flow of NAT is identified by the protocol, the guest's address and port, and the server's address, so a
 // server may answer from another port (TFTP); one of a forward, by the outside sender. A flow ends after about 2
-// minutes of silence (RFC 4787), or earlier, as when others need its place. If a socket of a NAT flow has an error of
-// which guests get reports (icmperror.go), or a datagram for NAT has no hops left, an ICMP error goes to the guest,
+// minutes of silence (RFC 4787), or earlier, as when others need its place. If a socket of a NAT flow has an error that
+// is reported to guests (icmperror.go), or a datagram for NAT has no hops left, an ICMP error goes to the guest,
 // within a rate.
 //
 // Queues, flows, leases and pending questions have limits. A port of the switch may have all connections, flows

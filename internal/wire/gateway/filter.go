@@ -33,7 +33,7 @@ const (
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // admits reports whether netstack may get a frame, by its headers. b is the start of the frame; admits refuses a frame
-// of which b lacks bytes that it needs.
+// if b lacks bytes that it needs.
 func (f *filter) admits(h *splitter.Headers, b []byte) bool {
 	if h.Tagged() || int(h.L3Off) > len(b) {
 		return false

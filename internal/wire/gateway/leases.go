@@ -62,8 +62,9 @@ func newLeases(o *Options) *leases {
 }
 
 // offer returns an address for a client: for the MAC of a Host its Addr4; otherwise one of the pool that the switch
-// lets the client have: that of its last lease or offer, also an expired one; or want, if that is free; or the one that
-// has been free for longest; false: there is none. It keeps an address that is not leased for the client for offerTime.
+// lets the client have: the address of its last lease or offer, also an expired one; or want, if that is free; or the
+// one that has been free for longest; false: there is none. It keeps an address that is not leased for the client for
+// offerTime.
 func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
 	if h := l.hosts[mac]; h != nil {
 		return h.Addr4, true

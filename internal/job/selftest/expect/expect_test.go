@@ -71,7 +71,7 @@ func TestWhatIsWrittenDownIsSound(t *testing.T) {
 	}
 }
 
-// The numbers of each suite's patches are those of the patch files.
+// Each suite has patches with the numbers of the patch files.
 func TestPatchesAreThere(t *testing.T) {
 	for _, kernel := range []string{"7.2.0", "7.3.0"} {
 		patchesAreThere(t, testkit.Must(SuiteOf(kernel))(t))

@@ -96,8 +96,8 @@ func (p *ProgramJudgement) Matches() bool {
 	return !slices.ContainsFunc(p.Cases, func(c Judged) bool { return !c.Verdict.Matches() })
 }
 
-// Judge compares a run with the expectations for its model and kernel. Without any, the results are New; those of a run
-// on a NIC of QEMU's are not judged.
+// Judge compares a run with the expectations for its model and kernel. Without any, the results are New; the results of
+// a run on a NIC of QEMU's are not judged.
 func Judge(run *results.Run) (*Judgement, error) {
 	if run.Device != "vnic" {
 		j := &Judgement{Why: fmt.Sprintf("%v of %s of %s: it is what vnic is compared with", ErrUnknown, run.Model,

@@ -62,7 +62,7 @@ func ParseSuite(name string, text []byte) (*Suite, error) {
 }
 
 // Parse parses and checks a file of expectations. name is the file's, for errors. Evidence of class Kernel must be
-// among headings, those of docs/found.md; nil: not checked.
+// among headings, the headings of docs/found.md; nil: not checked.
 func Parse(name string, text []byte, suite *Suite, headings []string) (*Expectations, error) {
 	x := &Expectations{File: new(File), Suite: suite}
 	if err := decode(name, text, x.File); err != nil {

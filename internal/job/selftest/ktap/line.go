@@ -19,7 +19,7 @@ type resultLine struct {
 	text      string // after the directive, or after the hash sign
 }
 
-// directives are those of ktap.rst, "Test case result lines", and XPASS of kselftest.h.
+// directives are the directives of ktap.rst, "Test case result lines", and XPASS of kselftest.h.
 var directives = map[string]bool{
 	"SKIP": true, "TODO": true, "XFAIL": true, "XPASS": true, "TIMEOUT": true, "ERROR": true,
 }

@@ -78,7 +78,7 @@ func describe(events []Event, s Summary) string {
 	return b.String()
 }
 
-// exits has how programs of testdata ended; those that are not in it ended with status 0.
+// exits has how programs of testdata ended; the other programs ended with status 0.
 var exits = map[string]Exit{
 	"demo":      {Status: 1},
 	"killed":    {Status: 1, TimedOut: true},
