@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Longest times of the requested faults that last for a time.
+// Greatest durations for DelayCompletions and Exhaust.
 const (
 	MaxCompletionDelay = time.Second
 	MaxExhaustion      = 10 * time.Second
@@ -18,9 +18,9 @@ const (
 
 // Bits of Port.trouble.
 const (
-	noCarrier = 1 << iota // the link is down
-	noBuffers
-	lateCompletions // DelayCompletions
+	noCarrier       = 1 << iota // the link is down
+	noBuffers                   // Exhaust is in effect
+	lateCompletions             // DelayCompletions has set a delay
 )
 
 type faults struct {
@@ -32,28 +32,29 @@ type faults struct {
 	work    sync.WaitGroup
 	mu      sync.Mutex
 	waiters []wire.Waker // under mu: endExhaustion wakes them
-	timer   *time.Timer  // under mu: clears noBuffers; nil: none
+	timer   *time.Timer  // under mu: ends the exhaustion; nil: it does not run
 	closed  bool
 }
 
-// FaultCounters count requested faults as they happened.
+// FaultCounters count the effects of LoseInterrupt, DelayCompletions and Exhaust.
 type FaultCounters struct {
 	LostInterrupts  uint64 `json:"lost_interrupts"`
-	LateCompletions uint64 `json:"late_completions"` // frames
-	Refused         uint64 `json:"refused"`          // by Exhaust, each retry included
+	LateCompletions uint64 `json:"late_completions"` // frames whose completion was delayed
+	Refused         uint64 `json:"refused"`          // packets that Deliver made Busy for Exhaust; each retry counts
 }
 
-// Faults reads the counters.
+// Faults returns the port's FaultCounters.
 func (p *Port) Faults() FaultCounters {
 	c := &p.faults.counters
 	return FaultCounters{c.lost.Load(), c.late.Load(), c.refused.Load()}
 }
 
-// LoseInterrupt makes the port drop the next interrupt of the driver, on whichever queue.
+// LoseInterrupt makes the device model drop the next interrupt that a queue, whichever it is, would send to the driver.
+// After n calls it drops n interrupts.
 func (p *Port) LoseInterrupt() { p.faults.losing.Add(1) }
 
-// InterruptLost reports whether the device model must drop the interrupt that it is about to send. After that it
-// must send the next one even if the driver has not asked for it.
+// InterruptLost reports whether the device model must drop the interrupt that it is about to send, and if so, counts it
+// as lost. After a drop the device model must treat the next interrupt of the queue as if the driver had asked for it.
 func (p *Port) InterruptLost() bool {
 	for n := p.faults.losing.Load(); n > 0; n = p.faults.losing.Load() {
 		if p.faults.losing.CompareAndSwap(n, n-1) {
@@ -64,19 +65,21 @@ func (p *Port) InterruptLost() bool {
 	return false
 }
 
-// DelayCompletions delays transmit completions by d, at most MaxCompletionDelay. d = 0, the default, ends the
-// delay.
+// DelayCompletions delays transmit completions of queues that implement LateTxQueue by d, at most MaxCompletionDelay.
+// A completion comes earlier if more than maxLate frames of its queue wait, or if the queue stops. d = 0, the
+// default, ends the delay: frames that wait are completed in their Sender's next round.
 func (p *Port) DelayCompletions(d time.Duration) {
 	d = min(max(d, 0), MaxCompletionDelay)
 	p.faults.delay.Store(int64(d))
 	p.set(lateCompletions, d > 0)
 }
 
-// CompletionDelay returns the delay set by DelayCompletions.
+// CompletionDelay returns the present delay of transmit completions; 0: none.
 func (p *Port) CompletionDelay() time.Duration { return time.Duration(p.faults.delay.Load()) }
 
-// Exhaust makes the port take no receive buffers for d, at most MaxExhaustion: frames are Busy meanwhile. A new
-// call replaces the previous one; d = 0 ends the exhaustion.
+// Exhaust makes the port take no receive buffers for d, at most MaxExhaustion: Deliver makes packets for receive queues
+// Busy meanwhile, and answers to commands wait in the backlog. A new call replaces the previous one; d = 0 ends the
+// exhaustion. After Close, Exhaust does nothing.
 func (p *Port) Exhaust(d time.Duration) {
 	f := &p.faults
 	f.mu.Lock()
@@ -145,8 +148,8 @@ func (p *Port) set(what uint32, on bool) {
 
 func (p *Port) exhausted() bool { return p.trouble.Load()&noBuffers != 0 }
 
-// exhaustion is the Waitable for refused frames: the queue would not wake their senders when the exhaustion
-// ends.
+// exhaustion is what the senders of packets that refuse made Busy wait for: RxBase does not wake them when the
+// exhaustion ends.
 type exhaustion struct{ port *Port }
 
 // Arm implements wire.Waitable.
@@ -177,7 +180,7 @@ func (e *exhaustion) Disarm(w wire.Waker) {
 }
 
 // refuse makes the packets at the start of batch that go to queue r.q Busy, and returns how many they were. Like
-// fill, it leaves in r the route of the packet behind them.
+// fill, it sets r to the route of the packet behind them, if there is one.
 func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	for q := r.q; r.q == q; {
 		batch[n].Verdict = wire.Verdict{Kind: wire.Busy, Queue: &rq.exhaustion}
@@ -190,8 +193,8 @@ func (rq *rxQueue) refuse(d *delivery, batch []*wire.Packet, r *route) (n int) {
 	return n
 }
 
-// LateTxQueue is a TxQueue that can return frames to the driver after the Sender has reused their TxFrames
-// (Port.DelayCompletions).
+// LateTxQueue is implemented by a TxQueue that can return frames to the driver after the Sender has reused their
+// TxFrames (Port.DelayCompletions).
 type LateTxQueue interface {
 	// Token identifies a done frame for DoneLate.
 	Token(f *TxFrame) uint32
@@ -199,19 +202,19 @@ type LateTxQueue interface {
 	DoneLate(token uint32) error
 }
 
-// maxLate bounds the delayed frames; beyond it the oldest ones are completed early.
+// maxLate bounds the delayed frames of a Sender; beyond it the oldest ones are completed early.
 const maxLate = 1 << 15
 
-// lateFrames are done frames whose completion is delayed, oldest first.
+// lateFrames are a Sender's done frames whose completion is delayed: list[next:], oldest first.
 type lateFrames struct {
-	q    LateTxQueue // nil: the queue cannot complete frames late
+	q    LateTxQueue // nil: no frame is delayed
 	port *Port
 	list []lateFrame
 	next int // index of the first frame that is not completed
 }
 
 type lateFrame struct {
-	due   int64 // by shape.Now
+	due   int64 // when to complete it, by shape.Now
 	token uint32
 }
 
@@ -250,7 +253,8 @@ func (l *lateFrames) give() error {
 	return l.q.DoneLate(token)
 }
 
-// show completes due frames, or all frames if all is set or the delay has ended.
+// show completes the oldest frames as far as they are due. If the parameter all is set, or the delay has ended, it
+// completes every frame.
 func (l *lateFrames) show(all bool) error {
 	all = all || !l.wanted()
 	for now := shape.Now(); l.some() && (all || l.list[l.next].due <= now); {

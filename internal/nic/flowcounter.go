@@ -21,7 +21,8 @@ type direction struct {
 	seen seen
 }
 
-// count adds a packet of n payload bytes, and counts TCP bytes that an earlier packet has carried.
+// count adds a packet of n payload bytes. Of a TCP packet it adds to RetransBytes the payload bytes whose sequence
+// numbers are in seen already.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -59,22 +60,24 @@ func counterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	return rx, tx
 }
 
-// maxRanges bounds the ranges behind a gap that seen keeps.
+// maxRanges bounds the ranges of sequence numbers above a gap that seen keeps.
 const maxRanges = 256
 
-// seen is the set of a TCP flow's sequence numbers that have passed. It distinguishes a byte that is sent again
-// from a byte that comes late. Numbers are compared by their distance to edge, so they may wrap.
+// seen is the set of sequence numbers of a TCP flow's payload bytes that were counted. It distinguishes a byte that
+// is sent again from one that comes late, unless add has given up the gap with the late byte, or the byte is below
+// start. Numbers are compared by their distance to edge, so they may wrap.
 type seen struct {
 	begun  bool
 	start  uint32
-	edge   uint32 // all numbers below count as passed
+	edge   uint32 // all numbers below count as in the set
 	n      int
-	ranges [maxRanges]seqRange // above edge: sorted, with gaps before and between them
+	ranges [maxRanges]seqRange // ranges[:n] are above edge: sorted, with gaps before and between them
 }
 
 type seqRange struct{ from, to uint32 }
 
-// begin clears the set for a new connection on the same addresses. A repeated SYN changes nothing.
+// begin clears the set, for a connection whose first payload byte has the number start. It changes nothing if the set
+// began with this number (a repeated SYN).
 func (s *seen) begin(start uint32) {
 	if s.begun && s.start == start {
 		return
@@ -82,7 +85,7 @@ func (s *seen) begin(start uint32) {
 	s.begun, s.start, s.edge, s.n = true, start, start, 0
 }
 
-// add adds [from, from+n) and returns how many of these numbers were in it.
+// add adds [from, from+n) and returns how many of these numbers were in the set before.
 func (s *seen) add(from, n uint32) (again uint32) {
 	if n == 0 {
 		return 0
@@ -124,7 +127,7 @@ func (s *seen) add(from, n uint32) (again uint32) {
 		s.ranges[i] = one
 		s.n = i + 1 + copy(s.ranges[i+1:], s.ranges[j:s.n])
 	default:
-		if s.n == maxRanges { // the lowest gap counts as passed from now on
+		if s.n == maxRanges { // add gives up the lowest gap: from now on its numbers count as in the set
 			if i == 0 {
 				s.edge = one.to
 				return again

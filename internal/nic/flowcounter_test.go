@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// seen agrees with a model that keeps each sequence number, around the wrap too.
+// seen.add returns the same as a model that keeps each sequence number, also where the numbers wrap.
 //
 // Invariant: nic: A flow counter counts only its connection, by kind of memory, and detects
 // retransmissions.
@@ -33,7 +33,7 @@ func TestSeenIsASet(t *testing.T) {
 	})
 }
 
-// With more gaps than maxRanges, only the oldest are closed.
+// With more gaps than maxRanges, bytes of the lowest gap count as seen, and bytes of the highest do not.
 func TestSeenForgetsTheOldestGap(t *testing.T) {
 	var s seen
 	s.begin(0)

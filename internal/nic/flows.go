@@ -26,13 +26,14 @@ func countFlow(a *flows.Acc, p *wire.Packet, segments, header uint32, w *bytesBy
 	}
 }
 
-// dropFlow adds a dropped packet. A packet lost on a link was also sent: countFlow counts it as well.
+// dropFlow adds a dropped packet. A transmitted packet that a link loses (DropLinkLoss) is counted by countFlow, too.
 func dropFlow(a *flows.Acc, p *wire.Packet, r wire.DropReason) {
 	a.Drops[r]++
 	a.Lost += uint64(p.PayloadLen)
 }
 
-// flowsOfTx returns the shard of transmit queue i; nil: none.
+// flowsOfTx returns the shard of transmit queue i. It is nil if the port keeps no account of flows, or has no
+// queue i.
 func (p *Port) flowsOfTx(i int) *flows.Shard {
 	if p.flows == nil || i >= len(p.queues) {
 		return nil
@@ -40,7 +41,8 @@ func (p *Port) flowsOfTx(i int) *flows.Shard {
 	return p.flows.Shard(len(p.queues) + i)
 }
 
-// QueueFlows are the counters of each flow on a queue in one direction.
+// QueueFlows are the counters of a queue's flows in one direction: of each flow with a row, and the sum over flows that
+// have lost theirs.
 type QueueFlows struct {
 	Queue  int
 	Tx     bool
@@ -49,7 +51,7 @@ type QueueFlows struct {
 }
 
 // FlowAccount reads the accounts of the queues that have counted any flow: receive queues, then transmit queues.
-// It returns nil if the port keeps none (Config.Flows).
+// It returns nil if there are none, as when Config.Flows is 0.
 func (p *Port) FlowAccount() (list []QueueFlows) {
 	if p.flows == nil {
 		return nil

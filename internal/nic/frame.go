@@ -28,12 +28,15 @@ var (
 )
 
 // ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's header
-// (virtio_net_hdr); total is the length of both. buf holds skip + MaxHeader bytes, and must stay unchanged as
-// long as p is used: ParseFrame copies both headers to it. The payload stays in segs. ParseFrame sets
-// Meta.Headers; the caller sets the rest of Meta, and then calls p.Prepare. It reuses the storage of p.Payload.
+// (virtio_net_hdr); total is the length of both. buf has room for skip + MaxHeader bytes, and must stay unchanged as
+// long as p is used: ParseFrame copies the model's header and p.Header to it. p.Header gets the headers of a TCP or
+// UDP frame; of another frame it gets the bytes that ParseFrame read to find the headers. The payload stays in segs:
+// all bytes behind p.Header, except the padding of a short TCP or UDP frame (splitter.Headers.Carried). ParseFrame
+// sets Meta.Headers; the caller sets the rest of Meta, and then calls p.Prepare. ParseFrame reuses the storage of
+// p.Payload.
 //
-// ParseFrame reads bytes behind the first segment only if the headers are not complete in the segment, or in its
-// first 128 bytes.
+// ParseFrame reads bytes behind the segment where the frame begins only if the headers do not end in this segment, or
+// not in the frame's first 128 bytes.
 func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -80,8 +83,9 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// RelocatePayload finds the payload of p again after its memory may have moved: the same bytes of segs, which
-// are total bytes long. The headers stay.
+// RelocatePayload sets p.Payload again, after the frame's memory may have moved, to the same bytes of the frame, now
+// in segs behind skip bytes. total is the length of segs; RelocatePayload returns ErrBadFrame if segs has become too
+// short. p.Header stays as it is.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

@@ -9,15 +9,15 @@ import (
 
 const accs = 8
 
-// Acc accumulates the packets of a flow in a batch. It is valid until the next At or Flush of its Shard.
+// Acc accumulates counts of a flow until the Shard's next Flush. A pointer to it is valid until the next At or Flush.
 type Acc struct {
 	flow  splitter.Flow
 	flags uint8
 	begun bool
-	first uint32 // sequence number of the first byte of payload
-	top   uint32 // sequence number behind the highest byte
-	bytes uint32 // bytes not counted in Again
-	Rule  uint32 // flow rule that steers the flow; 0: none. The Shard's owner sets it
+	first uint32 // sequence number of the first payload that the Acc has recorded
+	top   uint32 // sequence number behind its highest payload byte
+	bytes uint32 // its payload bytes that are not in Again
+	Rule  uint32 // id of the rule that steers the flow, set by the Shard's owner; 0: none, or not set
 	Peer
 	Counts
 }
@@ -25,7 +25,8 @@ type Acc struct {
 // Fresh reports whether the Acc has counted no packet and no lost payload yet.
 func (a *Acc) Fresh() bool { return a.Packets == 0 && a.Lost == 0 }
 
-// At returns the Acc of a flow. Only the Shard's owner may call it.
+// At returns the Acc of a flow. It first calls Flush if the flow has no Acc and all Accs are in use. Only the Shard's
+// owner may call At.
 func (s *Shard) At(f *splitter.Flow) *Acc {
 	if s.place < s.n && s.accs[s.place].flow == *f {
 		return &s.accs[s.place]
@@ -46,15 +47,16 @@ func (s *Shard) At(f *splitter.Flow) *Acc {
 	return a
 }
 
-// Acked records the acknowledgment number and the unscaled window of a TCP packet, unless a later acknowledgment
-// is known.
+// Acked records the acknowledgment number and the unscaled window of a TCP packet, unless the Acc has a higher
+// acknowledgment number.
 func (a *Acc) Acked(ack uint32, window uint16) {
 	if !a.Known || int32(ack-a.Ack) >= 0 {
 		a.Peer = Peer{Known: true, Ack: ack, Window: window}
 	}
 }
 
-// TCP records a packet's flags, and the sequence numbers of its n bytes of payload.
+// TCP records the flags and the sequence number of a packet with n bytes of payload, and adds the bytes below the Acc's
+// highest to Again.
 func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	a.flags |= flags
 	if flags&splitter.SYN != 0 {
@@ -78,14 +80,15 @@ func (a *Acc) TCP(flags uint8, seq, n uint32) {
 	}
 }
 
-// seed prevents a peer from choosing flows with the same place in an index. A guest chooses the key of the RSS
-// hash.
+// seed makes hashOf random, so that a peer cannot choose flows with the same place in an index. The RSS hash would
+// not do, as a guest chooses its key.
 var seed = maphash.MakeSeed()
 
 // hashOf is a variable for tests.
 var hashOf = func(f *splitter.Flow) uint64 { return maphash.Comparable(seed, *f) }
 
-// Flush adds the accumulated counts to the rows. Only the Shard's owner may call it.
+// Flush adds the counts of all Accs to the rows of their flows, and clears the Accs. Only the Shard's owner may call
+// it.
 func (s *Shard) Flush() {
 	if s.n == 0 {
 		return

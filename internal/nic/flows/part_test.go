@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// count counts a packet for each of n flows, each in a batch of its own.
+// count counts a packet of each of flow(from) to flow(from+n-1), and calls Flush after each.
 func count(s *Shard, from, n uint32) {
 	for i := range n {
 		s.At(flow(from+i)).Packets++
@@ -15,7 +15,7 @@ func count(s *Shard, from, n uint32) {
 	}
 }
 
-// have counts the flows among n that have this number of packets in a shard.
+// have returns how many of flow(from) to flow(from+n-1) have a row with this number of packets in s.
 func have(s *Shard, from, n uint32, packets uint64) (found int) {
 	list, _ := s.Read(nil)
 	for _, r := range list {
@@ -36,7 +36,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			tb := New(DefaultRows, shards)
 			for range rounds {
-				count(tb.Shard(0), 1<<20, 1) // the flooded queue's own flow, the most used one
+				count(tb.Shard(0), 1<<20, 1) // the most used flow of shard 0, which is flooded
 			}
 			if order == "before" {
 				count(tb.Shard(0), 1<<24, flood)
@@ -68,7 +68,7 @@ func TestAFloodLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Flooded queues do not take blocks from each other for ever.
+// Once each of the flooded shards has its equal part of the blocks, none of them takes a block from another.
 func TestBlocksComeToRest(t *testing.T) {
 	tb := New(DefaultRows, 4)
 	lost := func() (n int) {
@@ -93,7 +93,7 @@ func TestBlocksComeToRest(t *testing.T) {
 	testkit.Equal(t, "packets", rest.Packets+uint64(len(all)), uint64(16_000))
 }
 
-// No packet is lost while blocks change hands.
+// Every packet is counted, although shards take blocks from each other while readers read.
 func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 	const shards, flood, packets = 8, 300, 400
 	for range 3 {
@@ -139,7 +139,7 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 // Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
 // flows come in whatever order, and a flow has one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
-	const blocks = 7           // the other shard has one
+	const blocks = 7           // of shard 0; shard 1 has one
 	for used := range blocks { // index of the least used block, which is taken
 		for steps := range blocks + 1 {
 			tb := New((blocks+1)*blockRows, 2)

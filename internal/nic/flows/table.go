@@ -8,10 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// DefaultRows is the default of a table's rows.
+// DefaultRows is the usual argument n of New, which has no default itself.
 const DefaultRows = 1024
 
-// MaxRows bounds the rows of a table.
+// MaxRows bounds the rows that New makes, unless one block for each shard takes more.
 const MaxRows = 1 << 15
 
 const blockRows = 8
@@ -21,12 +21,12 @@ const NumReasons = 22
 
 // Counts are the counters of a flow in one direction.
 type Counts struct {
-	Packets  uint64 // without dropped ones; losses of the sender's link count
-	Segments uint64 // cut to wire size
-	Header   uint64 // bytes
-	Device   uint64 // payload bytes in GPU memory
-	GPUFile  uint64 // payload bytes in GPU memory by way of a file
-	Host     uint64 // payload bytes in host memory
+	Packets  uint64 // without dropped ones, except sent packets that a link lost (wire.DropLinkLoss)
+	Segments uint64 // a GSO packet counts as the segments that it stands for
+	Header   uint64 // header bytes; a GSO packet's header counts once
+	Device   uint64 // payload bytes in registered buffers of GPU memory
+	GPUFile  uint64 // payload bytes in other GPU memory
+	Host     uint64 // payload bytes in other memory, and Bounced
 	Bounced  uint64 // part of Host: payload bytes from or for a GPU
 	Again    uint64 // TCP payload bytes below the highest sequence number so far
 	Lost     uint64 // payload bytes of dropped packets
@@ -61,22 +61,23 @@ func (c *Counts) add(o *Counts) {
 	}
 }
 
-// Peer has the latest acknowledgment in a TCP flow: it describes the other direction of the connection.
+// Peer has the highest acknowledgment number in a TCP flow since the last SYN, and the window with it. It describes the
+// other direction of the connection.
 type Peer struct {
 	Known  bool
 	Window uint16 // unscaled
-	Ack    uint32 // the bytes before it have arrived
+	Ack    uint32 // the bytes of the other direction before it have arrived
 }
 
 // Row is the account of one flow.
 type Row struct {
-	Flow  splitter.Flow // zero: frames that are not IP
+	Flow  splitter.Flow // zero: frames that are not IP, or are malformed
 	Flags uint8         // TCP flags seen
-	Rule  uint32        // flow rule of its latest packet that had one; 0: none
+	Rule  uint32        // id of the flow rule of its latest packet that had one; 0: none
 	Begun bool
 	Top   uint32 // sequence number behind the highest byte of payload
 	Peer
-	First time.Time // first batch since the flow got its row
+	First time.Time // time of the first batch since the flow got its row
 	Last  time.Time
 	Counts
 }
@@ -189,7 +190,7 @@ func (s *Shard) find(f *splitter.Flow, hash uint64, now int64) *row {
 	return r
 }
 
-// free returns the index of a row for a new flow, which may evict another flow.
+// free returns the index of a row for a new flow. For that it may evict another flow from its row. The caller holds mu.
 func (s *Shard) free() uint16 {
 	if s.used == blockRows*len(s.blocks) {
 		b, ok := s.table.block()
@@ -211,8 +212,8 @@ func (s *Shard) add(block uint16) {
 	s.held.Store(int32(len(s.blocks)))
 }
 
-// take takes a block from the shard that has most, if this shard has less than its equal part. It may fail: the
-// other shard's lock may be held.
+// take takes a block from the shard that has most, if s has less than its equal part. It returns false if it took none,
+// as when no shard has more than its part, or when the other shard's lock is held.
 func (s *Shard) take() (uint16, bool) {
 	part := len(s.table.rows) / blockRows / len(s.table.shards)
 	if len(s.blocks) >= part {
@@ -232,8 +233,8 @@ func (s *Shard) take() (uint16, bool) {
 	return most.give(part)
 }
 
-// give removes the least used block from the shard and returns it, unless the shard has at most part blocks. The
-// caller holds mu.
+// give removes the least used block from the shard and returns it, if the shard has more blocks than the number part.
+// The caller holds mu.
 func (s *Shard) give(part int) (uint16, bool) {
 	if len(s.blocks) <= part {
 		return 0, false
@@ -267,7 +268,7 @@ func (s *Shard) give(part int) (uint16, bool) {
 	return block, true
 }
 
-// evict takes the row from the least used flow in one block of the shard.
+// evict takes the row from the least used flow in the next block of the shard (hand), and returns the row's index.
 func (s *Shard) evict() uint16 {
 	first := s.blocks[s.hand] * blockRows
 	s.hand = (s.hand + 1) % len(s.blocks)
@@ -308,7 +309,7 @@ func (s *Shard) unlink(slot uint16) {
 	s.index[hole] = 0
 }
 
-// Read appends the shard's rows to the slice to, in any order. It also returns the sum over flows that have lost
+// Read returns the given slice with the shard's rows appended, in any order, and the sum over flows that have lost
 // their rows.
 func (s *Shard) Read(to []Row) ([]Row, Others) {
 	r := reading{s: s, rows: to, begin: len(to), lost: -1}
@@ -321,13 +322,13 @@ func (s *Shard) Read(to []Row) ([]Row, Others) {
 type reading struct {
 	s     *Shard
 	rows  []Row
-	begin int // index of the shard's first row
+	begin int // index in rows of the shard's first row
 	block int // index of the block to read next
 	lost  int // Shard.lost at the first block
 	rest  Others
 }
 
-// step reads one block. false: no block is left.
+// step reads one block and returns true. If no block is left, it reads the shard's Others and returns false.
 func (r *reading) step() (more bool) {
 	s := r.s
 	s.mu.Lock()

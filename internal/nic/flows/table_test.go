@@ -18,7 +18,7 @@ func flow(n uint32) *splitter.Flow {
 	return f
 }
 
-// rows reads a table's shards by flow, and fails if a flow has two rows.
+// rows returns the rows of a table's shards by flow, and the sum of their Others. It fails if a flow has two rows.
 func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 	t.Helper()
 	all := map[splitter.Flow]Row{}
@@ -58,7 +58,7 @@ func TestNothingIsLost(t *testing.T) {
 			var want Counts
 			last := map[splitter.Flow]uint64{}
 			for range 10_000 {
-				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // few frequent flows, many rare ones
+				n := uint32(rnd.IntN(100) * rnd.IntN(4)) // flow 0 is frequent, the others are rare
 				s := tb.Shard(int(n) % shards)
 				a := s.At(flow(n))
 				a.Packets++
@@ -142,7 +142,7 @@ func TestEachShardHasABlock(t *testing.T) {
 	testkit.Equal(t, "rows of the last shard", len(list), 1)
 }
 
-// A row has at most the size in doc.go; a Shard may have 192 bytes more.
+// A row has at most the 248 bytes that doc.go says, and a Shard at most 192 bytes more than the 2 KiB there.
 func TestSize(t *testing.T) {
 	if n := unsafe.Sizeof(row{}); n > 248 {
 		t.Errorf("a row has %d bytes", n)

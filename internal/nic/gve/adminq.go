@@ -29,14 +29,14 @@ const (
 	opConfigureFlowRule  = 0x101 // inside opExtended
 	slotLen              = 64
 	adminPage            = 4096 // unit of regPFN
-	slotStatus           = 4    // offset in a slot
+	slotStatus           = 4    // offset of the status in a slot
 	bodyLen              = 56
 )
 
-// body follows opcode and status.
+// body is the part of a slot behind opcode and status.
 type body [bodyLen]byte
 
-// decode reads a struct from the beginning of b, which must be long enough.
+// decode reads a big-endian struct from the beginning of b, which must be long enough.
 func decode[T any](b []byte) (v T) {
 	_, _ = binary.Decode(b, be, &v)
 	return v
@@ -49,10 +49,11 @@ type adminQueue struct {
 	running bool
 	base    uint64
 	slots   uint32 // a power of two
-	done    uint32 // since the queue started, free running
+	done    uint32 // commands carried out since the queue started, modulo 2^32
 }
 
-// run starts the admin queue at the address in the registers.
+// run starts the admin queue with the address and the length in the registers, after a reset of the device if an
+// earlier driver has not reset it. If the length is invalid, run stops the admin queue.
 func (d *Device) run() {
 	if d.used { // an earlier driver has not reset the device
 		regs := d.regs
@@ -70,8 +71,8 @@ func (d *Device) run() {
 	d.regs.pfn = uint32(d.aq.base / adminPage)
 }
 
-// writeDoorbell carries out the commands posted since the last write; count is the driver's count of commands
-// since the queue started, free running.
+// writeDoorbell carries out the commands that the driver has posted since the last write, if the admin queue runs.
+// count is the number of commands posted since the queue started, modulo 2^32.
 func (d *Device) writeDoorbell(count uint32) {
 	d.regs.doorbell = count
 	q := &d.aq
@@ -91,13 +92,14 @@ func (d *Device) writeDoorbell(count uint32) {
 	}
 }
 
-// stopAdminQueue stops the queue until a reset or a new start.
+// stopAdminQueue stops the admin queue until the driver starts it again (run), and logs err.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
 	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
-// command carries out the command in a slot. The error means that it cannot read or write the slot.
+// command carries out the command in a slot. It returns an error only if it cannot read or write the
+// slot; the driver gets the command's result as the slot's status.
 func (d *Device) command(slot uint64) error {
 	var b [slotLen]byte
 	if err := d.mem.read(slot, b[:]); err != nil {
@@ -150,7 +152,8 @@ func commandName(op uint32) string {
 	return fmt.Sprintf("%#x", op)
 }
 
-// extended carries out a command that is too long for a slot: inner opcode u32, length u32, address u64.
+// extended carries out an inner command, one that is too long for a slot. The body has the inner command's opcode
+// (u32), length (u32) and address (u64).
 func (d *Device) extended(b *body) error {
 	op, n, addr := be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
 	if op != opConfigureFlowRule {

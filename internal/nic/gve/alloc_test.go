@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/nic/nictest"
 )
 
-// The path from a descriptor of one guest to a completion of the other, in a counted flow, allocates nothing.
+// After some rounds, the path from a descriptor of one guest to a completion of the other, in a flow that a flow
+// counter counts, allocates nothing.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The driver restarts its queues with buffers of another size (`ethtool -G rx-buf-len`).
+// The guest restarts its receive queues with buffers of another size, as Linux does for `ethtool -G rx-buf-len`.
 //
 // Invariant: nic/gve: Packet buffers have the size that the driver named last.
 func TestBufferSizeChanges(t *testing.T) {
@@ -32,7 +32,7 @@ func TestBufferSizeChanges(t *testing.T) {
 				want := max(1, (in+size-1)/size)
 				d := g.rxd[0]
 				for range want {
-					d.post(rawGPU + uint64(int(d.posted%64)*4096+4096-size)) // the last part of a page
+					d.post(rawGPU + uint64(int(d.posted%64)*4096+4096-size)) // the last size bytes of a page
 				}
 				d.doorbell()
 				w.A.Send(0, f)

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest restarts its queues, and loses and regains its GPU's memory, while two other guests exchange frames
-// with it.
+// A guest restarts its queues, and loses and regains its GPU's memory, while two other guests send frames to it, and it
+// sends frames to one of them.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -61,7 +61,7 @@ func TestChurn(t *testing.T) {
 	for round := 0; round < 2000 || !moved() && time.Now().Before(late); round++ {
 		q := rnd.IntN(3)
 		switch rnd.IntN(6) {
-		case 0, 1: // in the memory that it used before
+		case 0, 1: // rings always in the same memory
 			g.Next = base + uint64(q)*(1<<20)
 			g.startRx(q, rnd.IntN(2) == 0)
 		case 2:
@@ -97,7 +97,7 @@ func TestChurn(t *testing.T) {
 		g.OK(g.space.Add(g.gpu()))
 	}
 	ended.Store(true)
-	for q := range 3 { // so that no sender waits for it
+	for q := range 3 { // so that no sender waits for g
 		g.pass(opDestroyRx, uint32(q))
 		g.pass(opDestroyTx, uint32(q))
 	}
@@ -121,7 +121,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// refill takes the received frames of a queue, and posts buffers from base on.
+// refill takes the received frames of a queue, and posts buffers, in 512 pages from base on, until 200 are unused.
 func (g *suiteGuest) refill(q int, base uint64) {
 	d := g.rxd[q]
 	for c := (rxCompl{}); d.poll(&c); {
@@ -129,5 +129,5 @@ func (g *suiteGuest) refill(q int, base uint64) {
 	for d.posted-d.seen < 200 {
 		d.post(base + uint64(d.posted%512)*4096)
 	}
-	g.dev.rx[q].doorbell(d.posted & d.mask) // not by a write to the device, which belongs to another goroutine
+	g.dev.rx[q].doorbell(d.posted & d.mask) // not by a register write: w.A's device belongs to another goroutine
 }

@@ -35,7 +35,8 @@ func TestMergeTakes17Buffers(t *testing.T) {
 	for i := range apart {
 		apart[i] = 1
 	}
-	sends(apart[:]...) // the command's larger buffers set the limits: no merge fits
+	// The limits are for 17 buffers of 4096 bytes: the merge of n frames needs more than 17 of buf bytes, and is undone.
+	sends(apart[:]...)
 	for i := range w.Bad.dev.res.rx {
 		w.Bad.dev.res.rx[i].buf = buf
 	}

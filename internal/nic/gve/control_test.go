@@ -66,7 +66,7 @@ func TestMoreQueuesThanAtFirst(t *testing.T) {
 	}
 }
 
-// Linux 7.2 sends these commands.
+// The test sends commands as Linux 7.2's driver does when it starts and when it is removed.
 //
 // Invariant: nic/gve: The device works through a driver's whole life cycle, also over vfio-user.
 func TestLife(t *testing.T) {
@@ -142,7 +142,7 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	for range 200 {
 		c.pass(opReportLinkSpeed, to)
 	}
-	for range 3 { // full
+	for range 3 { // all slots are posted before the doorbell
 		for range c.slots {
 			c.slot(opReportLinkSpeed, to)
 		}
@@ -153,7 +153,8 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
-// changed returns a function that makes a function which runs a good command with a test's change.
+// changed returns a function whose result, for a change, is a test step: it runs the command that good makes, with the
+// change, and returns the status.
 func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ctl) status {
 	return func(change func(*T)) func(*ctl) status {
 		return func(c *ctl) status {
@@ -293,7 +294,7 @@ func TestNothingBeforeRun(t *testing.T) {
 	for i := range uint32(0x1000) {
 		c.bell(4*i, 1)
 	}
-	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // not a whole word
+	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // not aligned
 }
 
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until a reset or a new
@@ -331,7 +332,7 @@ func TestBadAdminQueue(t *testing.T) {
 	}
 }
 
-// A write changes a register only if it covers all of it; reads may have any width.
+// A write changes a writable register only if the write covers the whole register; reads may have any width.
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)

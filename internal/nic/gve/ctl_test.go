@@ -23,7 +23,7 @@ type ctl struct {
 	space *dma.Space
 	ring  uint64 // IOVA of the admin queue
 	slots uint32
-	count uint32 // commands so far
+	count uint32 // commands in slots since start
 	log   bytes.Buffer
 	word  [4]byte // scratch of bell
 }
@@ -78,13 +78,13 @@ func newCtlIn(m *nictest.Memory, files *dma.Files, o Options) *ctl {
 	return c
 }
 
-// all maps the guest's RAM, gpu its GPU's memory.
+// all returns the Map of the guest's RAM, gpu the Map of its GPU's memory.
 func (c *ctl) all() dma.Map { return dma.Map{IOVA: c.Base, Size: uint64(len(c.RAM)), FD: c.FD} }
 func (c *ctl) gpu() dma.Map {
 	return dma.Map{IOVA: nictest.GPUBase, Size: nictest.GPUSize, FD: c.GPU.FD()}
 }
 
-// alloc returns zeroed memory, on pages of its own.
+// alloc returns the address of n zeroed bytes, on pages of their own.
 func (c *ctl) alloc(n int) uint64 {
 	c.Helper()
 	addr, b := c.Alloc(n)
@@ -134,7 +134,7 @@ func (c *ctl) reset() {
 	}
 }
 
-// slot writes a command to the next slot, without a doorbell.
+// slot writes a command to the next slot, without a doorbell. done returns the status in the slot.
 func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
 	s := c.bytes(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
 	be.PutUint32(s[0:], op)
@@ -171,7 +171,7 @@ func words(vs ...any) *body {
 	return &b
 }
 
-// driverInfo returns what Linux 7.2 sends about itself.
+// driverInfo returns a struct gve_driver_info with the operating system, capabilities and release of Linux 7.2.
 func driverInfo() []byte {
 	info := make([]byte, driverInfoLen)
 	info[0] = 1
@@ -205,7 +205,8 @@ func (c *ctl) rxCreate(id int, header uint16) rxCommand {
 		Buf: packetBuffer, Size: 64, RSC: 1, Header: header}
 }
 
-// up does the handshake, and creates all queues.
+// up starts the admin queue, configures resources, and creates all queues; header is the size of header buffers, 0 for
+// none.
 func (c *ctl) up(header uint16) {
 	c.Helper()
 	c.start()
@@ -220,7 +221,7 @@ func (c *ctl) up(header uint16) {
 // event is an eventfd that a test reads.
 type event struct{ fd int }
 
-// irq sets an eventfd for a vector.
+// irq makes an eventfd, passes it to the device for a vector, and returns it.
 func (c *ctl) irq(vector int) *event {
 	c.Helper()
 	e := &event{nictest.EventFD(c)}

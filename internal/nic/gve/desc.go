@@ -26,7 +26,7 @@ type rxCompl struct {
 	bad       bool   // rx_error
 	ptype     uint16 // packet_type
 	length    uint16 // packet_len: bytes in this buffer
-	headerLen uint16 // header_len
+	headerLen uint16 // header_len: bytes in the header buffer
 	split     bool   // split_header
 	overflow  bool   // header_buffer_overflow
 	eop       bool   // end_of_packet
@@ -50,7 +50,7 @@ const (
 	rxGeneration = 1 << 14 // of the word at 4; bit 15 is the buffer queue's id, 0
 	rxRSC        = 1 << 26
 	rxSplit      = 1 << 27
-	rxDone       = 1 << 0 // byte 8
+	rxDone       = 1 << 0 // byte 8, as the next five
 	rxEOP        = 1 << 1
 	rxOverflow   = 1 << 2
 	rxChecked    = 1 << 3
@@ -92,7 +92,7 @@ func pick(on bool, bit byte) byte {
 
 // Types of transmit descriptors: the low 5 bits of byte 8.
 const (
-	txGeneral = 0x04 // GVE_TX_GENERAL_CTX_DESC_DTYPE_DQO: metadata, ignored
+	txGeneral = 0x04 // GVE_TX_GENERAL_CTX_DESC_DTYPE_DQO: its metadata are ignored
 	txTSO     = 0x05 // GVE_TX_TSO_CTX_DESC_DTYPE_DQO
 	txPacket  = 0x0c // GVE_TX_PKT_DESC_DTYPE_DQO
 )
@@ -100,14 +100,16 @@ const (
 type txDesc struct {
 	kind uint8
 
-	addr   uint64 // packet: offset 0
+	// Of a txPacket; else zero.
+	addr   uint64 // offset 0
 	eop    bool   // byte 8, bit 5: the packet's last descriptor
 	csum   bool   // bit 6: the layer 4 checksum is partial
 	report bool   // bit 7: request for a descriptor completion
 	tag    uint16 // 12: for the packet's completion
 	length uint16 // 14: 14 bits
 
-	total     uint32 // TSO: 0, 24 bits: payload to segment
+	// Of a txTSO; else zero.
+	total     uint32 // offset 0, 24 bits: bytes of payload to segment
 	mss       uint16 // 4: 14 bits
 	headerLen uint8  // 6
 	tso       bool   // byte 8, bit 5
@@ -132,7 +134,7 @@ func (d *txDesc) decode(b *[txDescLen]byte) {
 // Types of transmit completions.
 const (
 	txPacketDone = 2 // GVE_COMPL_TYPE_DQO_PKT: value is the packet's tag
-	txDescDone   = 4 // GVE_COMPL_TYPE_DQO_DESC: value is the index behind the last descriptor read
+	txDescDone   = 4 // GVE_COMPL_TYPE_DQO_DESC: value is the ring index behind the last descriptor read
 )
 
 // txComplWord returns the first word of a transmit completion, with generation 0.

@@ -11,7 +11,7 @@ const (
 	descriptorVersion = 1  // GVE_ADMINQ_DEVICE_DESCRIPTOR_VERSION
 )
 
-// describe carries out DESCRIBE_DEVICE: address u64, version u32, room u32.
+// describe carries out DESCRIBE_DEVICE. The body has address (u64), version (u32) and room (u32).
 func (d *Device) describe(b *body) error {
 	addr, version, room := be.Uint64(b[0:]), be.Uint32(b[8:]), be.Uint32(b[12:])
 	if version != descriptorVersion {
@@ -27,7 +27,7 @@ func (d *Device) describe(b *body) error {
 func (d *Device) descriptor() []byte {
 	options, n := d.options()
 	var b [descriptorLen]byte
-	// Bytes 0 (max_registered_pages) and 20, 22 (pages of a queue page list) stay 0.
+	// The fields at 0 (max_registered_pages), 20 and 22 (pages of a queue page list) stay 0.
 	be.PutUint16(b[10:], uint16(d.conf.TxRing))
 	be.PutUint16(b[12:], uint16(d.conf.RxRing))
 	be.PutUint16(b[14:], uint16(d.conf.Queues)) // default_num_queues
@@ -39,8 +39,8 @@ func (d *Device) descriptor() []byte {
 	return append(b[:], options...)
 }
 
-// counters is the number of event counters for which the driver makes room. DQO uses none, but the driver must
-// not allocate 0.
+// counters is the number of event counters for which the driver makes room. DQO uses none, but the driver
+// cannot allocate memory of 0 bytes.
 const counters = 1
 
 // struct gve_driver_info
@@ -49,7 +49,7 @@ const (
 	capDQORDA     = 1 << 3 // gve_driver_capability_dqo_rda
 )
 
-// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY: length u64, address u64.
+// verifyDriver carries out VERIFY_DRIVER_COMPATIBILITY. The body has length (u64) and address (u64).
 func (d *Device) verifyDriver(b *body) error {
 	n, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	if n != driverInfoLen {
@@ -76,7 +76,7 @@ func text(b []byte) string {
 	return string(bytes.ToValidUTF8(b, []byte("?")))
 }
 
-// getPtypeMap carries out GET_PTYPE_MAP: length u64, address u64.
+// getPtypeMap carries out GET_PTYPE_MAP. The body has length (u64) and address (u64).
 func (d *Device) getPtypeMap(b *body) error {
 	m := ptypeMap()
 	if n := be.Uint64(b[0:]); n != uint64(len(m)) {

@@ -24,15 +24,15 @@ import (
 type Options struct {
 	Port   nic.Config // New sets QueuePairs, and the fields from HeaderLimit to Hash
 	Queues int        // queue pairs with which the driver starts, at most 16; 0: 4
-	// MaxQueues is the most queue pairs that the driver may use, at most 16; 0: twice Queues, at most 16.
+	// MaxQueues is the most queue pairs that the driver may use, Queues to 16; 0: twice Queues, at most 16.
 	MaxQueues int
 	// RxRing and TxRing are the lengths of rings with which the driver starts, MaxRxRing and MaxTxRing the longest:
 	// powers of two from 64 to 4096; 0: a default.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
 	LinkSpeed                            uint32 // in Mbit/s; 0: 100,000
-	// Express makes the device a PCI Express endpoint with this link; zero: the device is on a root bus.
+	// Express makes the device a PCI Express endpoint with this link; zero: it is a conventional PCI device.
 	Express pci.Link
-	// Patience is how long a frame waits for a busy receiver; 0: limits.Patience.
+	// Patience is how long a transmitted frame waits for a busy receiver; 0: limits.Patience.Here().
 	Patience time.Duration
 	// Timestamps makes the device offer timestamps of received frames.
 	Timestamps bool
@@ -55,10 +55,10 @@ const (
 	doorbellsBAR    = 2
 	registersLen    = 4096
 	msixLen         = 4096
-	pendingBits     = 2048 // in msixBAR
+	pendingBits     = 2048 // their offset in msixBAR
 	doorbellsLen    = 64 << 10
 	noManagement    = -1
-	vectorsPerQueue = 2 // and one more for management
+	vectorsPerQueue = 2 // for a queue pair; the device has one more, for management
 )
 
 // Device is one NIC, a vfiouser.Device. One goroutine, the control goroutine, serves one frontend at a time.
@@ -77,7 +77,7 @@ type Device struct {
 
 	limits     atomic.Pointer[wire.Limits]
 	status     atomic.Uint32
-	management atomic.Int32 // -1: none
+	management atomic.Int32 // index of the management vector; -1: none
 	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
 	failures   atomic.Uint64
 
@@ -87,9 +87,9 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rxUsed int // receive queues reported to the port; 0: there are none
+	rxUsed int // number of receive queues last given to Port.SetDefaultRSS; 0: the driver has none
 	flows  flowTable
-	used   bool // a driver has started since the last reset
+	used   bool // a driver has started the admin queue since the last reset
 }
 
 var _ vfiouser.Device = (*Device)(nil)
@@ -193,7 +193,7 @@ func (d *Device) Port() *nic.Port { return d.port }
 // Space returns the guest's address space.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Failures counts queues that have stopped on an error.
+// Failures returns how many times a queue has stopped on an error since New.
 func (d *Device) Failures() uint64 { return d.failures.Load() }
 
 // Close ends the queues, detaches the device's port from its switch, and frees the device, which must not be
@@ -201,7 +201,7 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
-	d.late.close() // before the monitor, which frees the moderator if that blocks in a write
+	d.late.close() // before the monitor, which frees the moderator from a write that blocks
 	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
@@ -215,7 +215,8 @@ func (d *Device) close() {
 	}
 }
 
-// setLimits updates the driver's limits: GSO packets are accepted only while all its receive queues do.
+// setLimits updates limits: the port accepts GSO packets while there are receive queues, and the driver has created
+// all of them with RSC.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -343,8 +344,8 @@ func (d *Device) Unmapping(iova, size uint64) {
 	}
 }
 
-// MemoryChanged implements vfiouser.Device. It has nothing to do: addresses of buffers are translated at each
-// use, and rings are pinned (Unmapping stops their queues).
+// MemoryChanged implements vfiouser.Device. It has nothing to do: queues translate the addresses of buffers for each
+// frame, and again for held frames after a change; rings are pinned (Unmapping stops their queues).
 func (d *Device) MemoryChanged() {}
 
 // Disconnected implements vfiouser.Device.

@@ -10,8 +10,8 @@ func (d *Device) writeDoorbells(off uint64, b []byte) {
 	}
 }
 
-// doorbell handles one word of BAR2. A doorbell of an object that does not exist may come late, and has no
-// effect.
+// doorbell handles a write of v to word index of BAR2. The write has no effect if the doorbell belongs to no block or
+// queue, as after the queue's end.
 func (d *Device) doorbell(index, v uint32) {
 	switch i := int(index); {
 	case i < txDoorbells:

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// receiveFacts takes a frame of one buffer and returns its completion.
+// receiveFacts takes a frame of one buffer. It returns the frame's completion, and the bytes in its header buffer (if
+// it is split) and in its packet buffer.
 func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	g.Helper()
 	buf, addr := g.rxd[q].next(&c)
@@ -48,7 +49,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		f                     nictest.Frame
 		ptype                 uint16
 		checked, l4Bad, ipBad bool
-		hashed                int // 4: the 4-tuple; 2: the addresses
+		hashed                int // 4: the 4-tuple; 2: the addresses; 0: nothing, and the hash is 0
 	}{
 		"partial": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
 		"partial UDP6": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false,
@@ -98,7 +99,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// A frame that cannot be split comes with the overflow mark and no header.
+// A frame that cannot be split comes with the overflow mark, and without bytes in the header buffer.
 //
 // Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {

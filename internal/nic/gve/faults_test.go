@@ -34,7 +34,7 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 	testkit.Equal(t, "lost", b.Port().Faults().LostInterrupts, 1)
 }
 
-// A queue that stops shows its delayed completions.
+// A transmit queue that ends writes its delayed completions.
 //
 // Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
 // as its senders' patience lasts.

@@ -14,9 +14,9 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. This file keeps the location that the driver has given
-// each rule of the port. Rules of the control channel get the lowest free locations (ethtool chooses the
-// highest).
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The driver names a rule by its location, the port by its id.
+// A flowTable has the location of each rule of the port: the one that the driver has chosen, or, for a rule of the
+// control channel, the lowest that was free (ethtool chooses the highest).
 
 const (
 	flowSpecLen    = 40                  // struct gve_flow_spec
@@ -37,7 +37,7 @@ const (
 	queryStats = 2 // GVE_FLOW_RULE_QUERY_STATS
 )
 
-// flowKinds are the flow types (enum gve_adminq_flow_type).
+// flowKinds has the protocol and the IP version of each flow type, by number (enum gve_adminq_flow_type).
 var flowKinds = [...]control.FlowRule{
 	{Proto: splitter.ProtoTCP}, {Proto: splitter.ProtoUDP}, {Proto: splitter.ProtoSCTP}, {Proto: splitter.ProtoAH},
 	{Proto: splitter.ProtoESP},
@@ -104,7 +104,7 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 	return c, err
 }
 
-// flowField is a field of a rule in the driver's and in the port's form.
+// flowField is a field of a rule in the driver's form (key, mask) and in the port's: one of addr, port and spi.
 type flowField struct {
 	key, mask []byte
 	addr      *netip.Addr
@@ -112,7 +112,7 @@ type flowField struct {
 	spi       *control.FlowRule // its ports hold the SPI
 }
 
-// get converts the field to the port's form.
+// get converts the field to the port's form. It returns an error for port 0 and SPI 0.
 func (f *flowField) get() error {
 	switch {
 	case f.addr != nil:
@@ -182,7 +182,8 @@ type located struct {
 
 func (t *flowTable) clear() { t.locations = nil }
 
-// list returns the rules by location. It drops locations of deleted rules, and gives new rules a location.
+// list returns the rules in the order of their locations. It forgets the locations of deleted rules, and gives a rule
+// without a location the lowest that is free.
 func (t *flowTable) list(rules []control.FlowRule) []located {
 	locations := make(map[uint32]uint32, len(rules))
 	used := make(map[uint32]bool, len(rules))
@@ -214,8 +215,8 @@ func (d *Device) flowRules() ([]located, error) {
 	return d.flows.list(rules), err
 }
 
-// configureFlowRule carries out CONFIGURE_FLOW_RULE. A rule replaces another one at the same location, as
-// ethtool expects.
+// configureFlowRule carries out CONFIGURE_FLOW_RULE. An added rule replaces another one at the same
+// location, as ethtool expects.
 func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	cmd := decode[flowCommand](b[:])
 	loc := cmd.Loc
@@ -258,9 +259,10 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	}
 }
 
-// queryFlowRules carries out QUERY_FLOW_RULES: query u16, zero u16, first location u32, room u64, address u64.
-// The reply is {rules, maximum, returned, length}, u32 each, and as many rules, or locations, as fit; for
-// queryStats none.
+// queryFlowRules carries out QUERY_FLOW_RULES. The body has query (u16), zero (u16), first location (u32), room (u64)
+// and address (u64). The reply is {rules, maximum, returned, length}, u32 each, and then the rules with their
+// locations (queryRules) or only the locations (queryIDs), from the first location on, as many as fit; for queryStats
+// none.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {

@@ -71,7 +71,7 @@ func tcp4(port uint16, queue uint16) (r flowRule) {
 	return r
 }
 
-// spi makes a rule for a security parameters index, or for both ports.
+// spi makes a rule of flow type kind for the SPI n, or for the source port n>>16 and the destination port n&0xffff.
 func spi(kind uint16, n uint32) (r flowRule) {
 	r.Kind, r.Mask.Ports = kind, [4]byte{0xff, 0xff, 0xff, 0xff}
 	be.PutUint32(r.Key.Ports[:], n)
@@ -203,7 +203,7 @@ func TestRulesSteerFrames(t *testing.T) {
 		case splitter.ProtoUDP:
 			be.PutUint16(l4[4:], uint16(len(l4)+len(f.Payload)))
 		case splitter.ProtoAH:
-			l4[0], l4[1] = 59, 3 // no next header behind these (3 + 2) x 4 bytes
+			l4[0], l4[1] = 59, 3 // no next header; the authentication header has (3 + 2) x 4 bytes
 			be.PutUint32(l4[4:], spiLow)
 			rule = spi(kind, spiLow)
 		}

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fuzzGuests makes a guest whose rings are attacked, with frames in its memory, and a guest that receives from
-// it.
+// fuzzGuests makes a guest whose rings are attacked, with frames in its memory at the addresses frames, and a guest
+// that receives from it.
 func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64) {
 	w := newBareWorld(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
 	frames = map[string]uint64{}
@@ -27,8 +27,8 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 	return w.Bad, w.A, frames
 }
 
-// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: a byte for each doorbell up to
-// 0xff, then descriptors.
+// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: the data are a byte for each doorbell,
+// 32 at most, the byte 0xff, and descriptors.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzTransmitRing(f *testing.F) {
@@ -102,13 +102,14 @@ func FuzzTransmitRing(f *testing.F) {
 	})
 }
 
-// fuzzMoves checks that the queue works when it is started again, and that its peer does.
+// fuzzMoves restarts g's transmit queue and other's receive queue, and checks that a frame of g arrives at other.
+// Then it stops g's queue.
 func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	t.Helper()
 	gn, on := g.Next, other.Next
 	g.startTx(0)
 	other.startRx(0, false)
-	// g may have claimed other's address.
+	// g may have sent a frame from other's address: this one makes the switch send to other again.
 	other.Send(0, nictest.Make(nictest.Everyone, other.mac, nictest.Spec{}))
 	fr := tcp(g, other, 100)
 	other.Post(0, 1)
@@ -118,9 +119,9 @@ func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	g.Next, other.Next = gn, on
 }
 
-// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes, doorbells and frames: two bytes of buffer
-// size, one that turns header buffers on, a byte for each step (a doorbell, or, from 0xc0 on, a frame) up to
-// 0xff, then buffer descriptors.
+// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes, doorbells and frames: the data are two bytes of
+// buffer size, one whose lowest bit turns header buffers on, a byte for each step (a doorbell, or, from 0xc0 on, a
+// frame), 64 at most, the byte 0xff, and buffer descriptors.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func FuzzReceiveRing(f *testing.F) {
@@ -200,7 +201,7 @@ func FuzzReceiveRing(f *testing.F) {
 			t.Errorf("%d buffers posted, %d used, %d shown", posted, q.head, q.shown)
 		}
 		clean := true
-		for i := range 64 { // a buffer may overlap the rings
+		for i := range 64 { // a buffer may overlap the rings or the canary: then the device may write there
 			addr := le.Uint64(ring[i*rxBufLen+8:])
 			head := le.Uint64(ring[i*rxBufLen+16:])
 			clean = clean && (addr > compl+64*rxComplLen+4096 || addr+1<<14 < desc) &&

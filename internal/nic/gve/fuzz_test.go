@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// FuzzDevice is a hostile driver and frontend: operations as bytes.
+// FuzzDevice plays a hostile driver and frontend: each 17 bytes are an operation, its kind and 16 bytes of arguments.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzDevice(f *testing.F) {
@@ -29,7 +29,7 @@ func FuzzDevice(f *testing.F) {
 			a, b := be.Uint64(arg), be.Uint64(arg[8:])
 			c.count = c.read32(regEvents)
 			switch ops[0] % 9 {
-			case 0: // its body chosen by the bytes
+			case 0: // a command whose body fuzzBody makes
 				c.slot(uint32(a>>32)%0x14, fuzzBody(a, b))
 				c.write32(regDoorbell, c.count)
 			case 1:
@@ -73,8 +73,8 @@ func FuzzDevice(f *testing.F) {
 	})
 }
 
-// fuzzBody makes a command's body from two numbers: of small numbers, powers of two, rawAddresses, addresses of
-// memory, and any words.
+// fuzzBody makes a command's body of small numbers, powers of two, rawAddresses, addresses of memory, and any words;
+// a and b are the seed.
 func fuzzBody(a, b uint64) *body {
 	r := rand.New(rand.NewPCG(a, b))
 	var out body
@@ -99,7 +99,7 @@ func fuzzBody(a, b uint64) *body {
 	return &out
 }
 
-// FuzzCommands: decoding and encoding keep the fields that are not reserved.
+// FuzzCommands checks that encoding a decoded command keeps the fields that are not reserved.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzCommands(f *testing.F) {

@@ -14,12 +14,11 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// recorder writes down registers, and for each admin command its slot and the memory that the device has
-// written.
+// recorder writes down registers, and for each watched admin command its slot and the other memory that has changed.
 type recorder struct {
 	*ctl
 	b      strings.Builder
-	passed map[uint32]bool // by opcode
+	passed map[uint32]bool // by opcode: a watched command has passed
 }
 
 // watched is how many bytes of memory a recorder watches.
@@ -61,7 +60,7 @@ func (r *recorder) reply(n int) uint64 {
 	return addr
 }
 
-// watch runs admin commands, and writes down their slots and the other changes of memory.
+// watch runs admin commands by do, and writes down their slots, do's status, and the other changes of memory.
 func (r *recorder) watch(what string, do func() status) {
 	r.Helper()
 	r.say("%s", what)
@@ -216,7 +215,7 @@ func goldenAdmin(t *testing.T) string {
 	return r.b.String()
 }
 
-// stats writes down a report requested by REPORT_STATS, whose time does not matter here.
+// stats writes down REPORT_STATS and a report, which it makes itself, as the device's reports come at any time.
 func (r *recorder) stats() {
 	r.Helper()
 	const room = statsHeadLen + 20*statLen

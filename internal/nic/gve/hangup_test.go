@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// When a client hangs up, or resets the device, the switch notifies the other ports.
+// When the frontend disconnects, or resets the device, the switch notifies the other ports.
 func TestOthersHearOfAHangUp(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500})

@@ -19,7 +19,7 @@ import (
 func TestBadReceiveBufferComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		split        bool
-		good         int // good buffers before it
+		good         int // good buffers before the bad one
 		addr, header uint64
 	}{
 		"unmapped":          {addr: 1 << 45},
@@ -65,7 +65,7 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w := newWorld(t)
 	d, q, worker := w.Bad.rxd[0], w.Bad.dev.rx[0], wire.NewWorker()
-	d.post(1 << 45) // unmapped: reading it would return it as bad
+	d.post(1 << 45) // unmapped: the device returns it as bad if a frame of one buffer comes
 	d.doorbell()
 	for i := range 1000 {
 		v := nictest.Deliver(t, w.Bad, worker, 5000+i)
@@ -79,11 +79,11 @@ func TestRefusedFramesReadNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device refuses to create a queue with an invalid ring.
+// A queue does not start with an invalid ring, or a receive queue with invalid buffer sizes.
 func TestBadRingsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
-	// For a ring that crosses from one region into another, and is not page aligned.
+	// "off its page" needs a second region behind the RAM: that ring crosses into it, and is not page aligned.
 	g.OK(g.space.Add(dma.Map{IOVA: rawMem, Size: 4096, FD: g.FD, FileOffset: 4096}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 36, Size: 64 << 10, FD: g.FD, ReadOnly: true}))
 	g.OK(g.space.Add(dma.Map{IOVA: 1 << 37, Size: 64 << 10, FD: -1, NoAccess: true}))
@@ -137,14 +137,14 @@ func TestBadRingsAreRefused(t *testing.T) {
 	w.Moves(t)
 }
 
-// An IOMMU maps page by page.
+// With an IOMMU, successive pages of a ring may lie anywhere in guest memory.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsOfScatteredPages(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
 	const pages, base = 8, 1 << 38
-	scatter := func(n int) (iova uint64, mem []byte) { // also maps the pages in the driver's order
+	scatter := func(n int) (iova uint64, mem []byte) { // mem has the pages in the ring's order
 		from, _ := g.Alloc(2 * pages * 4096)
 		iova = base + from
 		for i := range n {
@@ -176,7 +176,7 @@ func TestRingsOfScatteredPages(t *testing.T) {
 		d.post(buf)
 		d.doorbell()
 		f := tcp(w.A, g, i)
-		w.A.Next = 4 << 20 // reuses its memory
+		w.A.Next = 4 << 20 // A reuses its memory
 		w.A.Send(0, f)
 		arrives(t, g, 0, &f)
 		w.A.Post(0, 1)
@@ -188,7 +188,7 @@ func TestRingsOfScatteredPages(t *testing.T) {
 	w.Moves(t)
 }
 
-// Earlier packets are sent, and nothing else stops.
+// Packets before a bad descriptor are sent, the queue works after a restart, and the other NICs do not stop.
 //
 // Invariant: nic/gve: A bad descriptor stops its queue only, and the device asks for a reset.
 func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
@@ -215,7 +215,7 @@ func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
 			w.Bad.txd[0].doorbell()
 			arrives(t, w.A, 0, &good)
 			w.Bad.broken("tx0", errBadDesc)
-			w.Bad.txd[0].doorbell() // no worker runs
+			w.Bad.txd[0].doorbell() // has no effect, as no worker runs
 			w.Moves(t)
 			w.Bad.startTx(0)
 			w.A.Post(0, 1)
@@ -262,7 +262,7 @@ func TestDoorbellIsTakenModuloTheRing(t *testing.T) {
 			w.Bad.Sent(0)
 			arrives(t, w.A, 0, &f)
 		}
-		// Otherwise the worker would spin.
+		// With a tail beyond the ring, Pending would always be true, and the worker would spin.
 		testkit.Equal(t, prefix+"where descriptors end", w.Bad.dev.tx[0].tail.Load(), tx.posted&tx.mask)
 		testkit.Equal(t, prefix+"queues that stopped", w.Bad.dev.Failures(), 0)
 	}
@@ -352,7 +352,7 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.Moves(t)
 }
 
-// The device refuses a buffer that lies in more regions than a buffer can touch pages.
+// The device drops a frame with a buffer in more regions than a buffer can touch pages (maxPieces).
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -438,7 +438,7 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	w.Moves(t)
 }
 
-// mapFixed maps a page of a file over memory of ours.
+// mapFixed maps a page of a file over the page at b.
 func mapFixed(t *testing.T, b []byte, fd int, off int64) {
 	t.Helper()
 	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&b[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
