@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Invariant: nic: The log lines that a guest can cause are bounded.
+// Invariant: nic: Above level Debug, the rate of log lines that a guest can cause is bounded.
 func TestLogLimit(t *testing.T) {
 	var l LogLimit
 	var got []int

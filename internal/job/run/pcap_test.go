@@ -108,7 +108,7 @@ func (c *captured) findLost(t *testing.T) {
 // Nearly all segments that the packets' comments mark as lost are sent again.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestCaptureOfALossyRun(t *testing.T) {
 	testkit.Slow(t)
 	o := options(4 << 20)
@@ -160,7 +160,7 @@ func TestCaptureOfALossyRun(t *testing.T) {
 // Joined by sequence numbers, the captured payload has the digest of the run's.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(1 << 20) // fits the capture's queue, even if its writer is slow

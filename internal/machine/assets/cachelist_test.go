@@ -75,8 +75,8 @@ func TestCacheIsListed(t *testing.T) {
 	}
 }
 
-// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
-// during a fetch.
+// Invariant: assets: Cache entries that are seen in use are not removed, and RemoveCached removes
+// nothing during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -112,8 +112,8 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 	}
 }
 
-// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
-// during a fetch.
+// Invariant: assets: Cache entries that are seen in use are not removed, and RemoveCached removes
+// nothing during a fetch.
 func TestWhatIsInUseStays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -150,8 +150,8 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 }
 
-// Invariant: assets: Cache entries that a process uses are not removed, and nothing is removed
-// during a fetch.
+// Invariant: assets: Cache entries that are seen in use are not removed, and RemoveCached removes
+// nothing during a fetch.
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -166,7 +166,7 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(RemoveCached(ctx, Options{CacheDir: c.dir}, all)), context.Canceled, "cancelled")
 }
 
-// Invariant: assets: Links out of the cache are not followed.
+// Invariant: assets: Listing and removing entries of the cache follows no links out of it.
 func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)

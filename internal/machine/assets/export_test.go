@@ -174,8 +174,8 @@ func TestExportIsFoundElsewhere(t *testing.T) {
 	}
 }
 
-// Invariant: offline: an imported tree is marked as partial: a command that needs a whole one fails
-// with advice.
+// Invariant: offline: an imported tree is marked as partial: offline, a command that needs a whole
+// one fails with advice.
 func TestPartialTreeIsNotTakenForAWholeOne(t *testing.T) {
 	whole := fakeCache(t)
 	o := whole

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: guest-images: Only a guest's window lies in the memory of the GPU's node.
+// Invariant: guest-images: Only a guest's window, and perhaps pages of /init, lie in the memory of
+// the GPU's node.
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	const gpuSize, window, ramSize = 128 << 20, 104 << 20, 256 << 20 // the kernel reserves a part of a node
 	c := guest(t)

@@ -36,8 +36,8 @@ func TestLostInterruptLeavesItsVectorArmed(t *testing.T) {
 
 // A transmit queue that ends writes its delayed completions.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
-// as its senders' patience lasts.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses no unicast
+// frame as long as its senders' patience lasts and they do not find it slow.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
-// as its senders' patience lasts.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses no unicast
+// frame as long as its senders' patience lasts and they do not find it slow.
 func exhausted(t *testing.T, lab Lab, _ Traits) {
 	const n = 100
 	a, b := lab(t, Options{})
@@ -52,8 +52,8 @@ func isControl(f *Frame) bool {
 	return len(f.Header) > 14 && f.Header[12] == 0x88 && f.Header[13] == 0xb5
 }
 
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
-// as its senders' patience lasts.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses no unicast
+// frame as long as its senders' patience lasts and they do not find it slow.
 func late(t *testing.T, lab Lab, _ Traits) {
 	const n, delay = 70, 30 * time.Millisecond
 	a, b := lab(t, Options{})

@@ -494,7 +494,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: nic: When header split is switched off, a queue's buffers are returned.
+// Invariant: nic: When header split is switched off by a command, a virtio queue's posted buffers
+// are returned.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	SplitTo(t, b, 1, 2000)

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Invariant: nic/rdma: Neither end allocates memory for a packet, whatever its operation, unless
+// Invariant: nic/rdma: Neither end allocates memory for a packet of a WRITE, READ or SEND, unless
 // the packet waits for a page.
 func TestPacketsDoNotAllocate(t *testing.T) {
 	for name, op := range map[string]control.WROp{"WRITE": control.WRWrite, "READ": control.WRRead,

@@ -117,8 +117,8 @@ func TestFramesThatAreDropped(t *testing.T) {
 	})
 }
 
-// Invariant: nic/rdma: A request that this NIC does not support is refused at once, by a NAK: the
-// peer need not wait for a timeout.
+// Invariant: nic/rdma: A request that this NIC does not support is refused by a NAK when it is the
+// expected packet: the peer need not wait for a timeout.
 func TestUnsupportedRequests(t *testing.T) {
 	for name, op := range map[string]byte{"COMPARE & SWAP": 0x13, "FETCH & ADD": 0x14, "reserved": 0x15,
 		"SEND LAST with invalidate": 0x16, "SEND ONLY with invalidate": 0x17, "reserved, 0x18": 0x18, "FLUSH": 0x1c,

@@ -80,6 +80,8 @@ func TestOwnKeys(t *testing.T) {
 			t.Run(fmt.Sprint(name, ", operation ", op), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					p := newPair(t, quick)
+					sent := 0
+					p.fate = func(p *wire.Packet) (int, bool) { sent += int(p.PayloadLen); return 1, false }
 					wantA, wantB := slices.Clone(p.a.mem), slices.Clone(p.b.mem)
 					ok := name == "right" || name == "no local write" && (op == control.WRWrite || op == control.WRSend)
 					room := []control.SGE{p.b.sge(5000, 600)}
@@ -114,6 +116,13 @@ func TestOwnKeys(t *testing.T) {
 					default:
 						p.ended([]control.WCStatus{good, control.WCLocalProtection, flush}, nil)
 						p.states(control.WCLocalProtection, 0)
+						most := 36 + 20 // bytes of UDP payload of near and its ACK
+						if name == "beyond it" {
+							most += 599
+						}
+						if w.Op != control.WRRead && sent > most {
+							t.Errorf("%d bytes were sent, and %d may be", sent, most)
+						}
 					}
 					if !slices.Equal(p.a.mem, wantA) || !slices.Equal(p.b.mem, wantB) { // messages carry zeros and so change nothing
 						t.Error("wrong bytes")

@@ -334,7 +334,7 @@ func TestSlowWalk(t *testing.T) {
 
 // A guest breaks its queue and sets it up again, as fast as it can.
 //
-// Invariant: nic: The log lines that a guest can cause are bounded.
+// Invariant: nic: Above level Debug, the rate of log lines that a guest can cause is bounded.
 func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	var log lockedBuffer
 	began := time.Now()

@@ -51,8 +51,8 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 	nictest.Arrives(t, w.B, 0, &fs[1])
 }
 
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
-// as its senders' patience lasts.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses no unicast
+// frame as long as its senders' patience lasts and they do not find it slow.
 func TestStopShowsLateCompletions(t *testing.T) {
 	const n = 40
 	w := newWorld(t)
@@ -73,8 +73,8 @@ func TestStopShowsLateCompletions(t *testing.T) {
 
 // With a polling thread, completions come no earlier than they are due.
 //
-// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses nothing as long
-// as its senders' patience lasts.
+// Invariant: nic: A NIC that takes no buffers for a while, or completes late, loses no unicast
+// frame as long as its senders' patience lasts and they do not find it slow.
 func TestPolledCompletionsComeLate(t *testing.T) {
 	const delay = 20 * time.Millisecond
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, pollers: newPollers(t, 1, false)})

@@ -23,7 +23,7 @@ import (
 )
 
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
@@ -116,7 +116,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 }
 
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
 		a, b := pair(t)
@@ -174,7 +174,7 @@ func TestHeadersOfRoCE(t *testing.T) {
 // lost.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestLostSegmentsAreNamed(t *testing.T) {
 	for name, o := range map[string][2]wire.LinkOptions{
 		"up":   {{Up: wire.Impairment{Seed: 4, Loss: 0.2}}, {}},

@@ -8,7 +8,7 @@ import (
 // Each producer reserves two records and commits the second one first.
 //
 // Invariant: wire/capture: A capture has all passed frames that it does not count as missed, in
-// order, and no byte of payload that was not requested.
+// order, and no byte of payload that was not requested, except headers of RoCEv2.
 func TestRingKeepsOrder(t *testing.T) {
 	const producers, each, size = 4, 5000, 64
 	r := newRing(size, 1)

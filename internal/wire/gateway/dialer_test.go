@@ -14,8 +14,8 @@ import (
 
 // A Dialer checks addresses itself, because the process that asks it may be compromised.
 //
-// Invariant: gateway: The process that makes sockets for a confined gateway checks each address
-// itself.
+// Invariant: gateway: The process that makes sockets for a confined gateway checks itself each
+// address to which a socket can send.
 func TestDialerJudgesByItself(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer l.Close()

@@ -122,7 +122,7 @@ func segment(t *testing.T, b, payload []byte) {
 }
 
 // Invariant: uplink: TCP and UDP checksums of received frames are verified, unless a tap's kernel
-// has done so.
+// has verified them or left them partial.
 func TestChecksumsAreVerified(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)

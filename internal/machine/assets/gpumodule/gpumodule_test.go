@@ -108,8 +108,8 @@ func TestSuitesBeginWithTheKernelsOwn(t *testing.T) {
 }
 
 // Invariant: vnicgpu: The module is built once for a kernel and its source, and then comes from the
-// cache, offline as well; another build of the kernel, other headers or other source need another
-// module.
+// cache, offline as well; another build of the kernel, other headers that the user names or other
+// source need another module.
 func TestModuleIsBuiltOnce(t *testing.T) {
 	o := user(t, "first")
 	temp := t.TempDir()
