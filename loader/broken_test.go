@@ -71,7 +71,7 @@ func TestServerThatIsKilledAndRestarted(t *testing.T) {
 func TestBodiesThatEndEarly(t *testing.T) {
 	w := newWorld(t)
 	file := random(100_000, 12)
-	s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool { // sends a third of the rest each time
+	s := raw(t, file, func(c *net.TCPConn, _ *bufio.Reader, a ask) bool { // sends a third of what is asked for, and closes
 		_, _ = c.Write(append(head206(a.off, a.n, len(file)), file[a.off:a.off+(a.n+2)/3]...))
 		return false
 	})
@@ -174,7 +174,7 @@ func TestServerThatClosesConnections(t *testing.T) {
 				if f(c, a) {
 					return true
 				}
-				// Read the later requests, so that the close is no reset.
+				// Read the requests that follow, because a close with unread requests would reset the connection.
 				_ = c.CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
 				return false

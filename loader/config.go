@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults for zero fields of a Config; the two times are longer on machines that run slowly.
+// Defaults for zero fields of a Config. On a slow machine the loader multiplies DefaultTimeout and DefaultRetry by the
+// same factor as vnic's other limits.
 const (
 	DefaultConnections = 4
 	DefaultPipeline    = 2
@@ -23,13 +24,13 @@ const (
 	DefaultRetry       = time.Duration(limits.ServerBack)
 )
 
-// Bounds of a Config.
+// Bounds of the fields of a Config.
 const (
 	MaxConnections = 64
 	MaxPipeline    = 16
 	MaxRangeSize   = 1 << 30
 
-	poolEach = 16 * devmem.PageSize // least size of the pool for each connection: enough for a response head
+	poolEach = 16 * devmem.PageSize // least size of the pool for each connection, in bytes
 )
 
 // Config configures how a file is read.
@@ -41,37 +42,39 @@ type Config struct {
 	Pool  devmem.Buffer // for received data; at least 64 KiB for each connection (ENOSPC)
 	Copy  bool          // use neither queue nor pool: receive in host memory and copy to the destination
 
-	// Local is the local address of the connections, of the server's family. The zero Addr: the Device chooses.
+	// Local is the local address of the connections; they go only to addresses of its family. The zero Addr: the
+	// Device chooses.
 	Local netip.Addr
 	// Resolve returns a host's addresses; it is called for literal addresses too. nil means net.DefaultResolver.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	Connections int    // 1 to 64; 0 means DefaultConnections
 	Pipeline    int    // most requests in progress on a connection, 1 to 16; 0 means DefaultPipeline
-	RangeSize   uint64 // the most bytes that one request asks for, up to 1 GiB; 0 means DefaultRangeSize
+	RangeSize   uint64 // the most bytes that a request of Fetch asks for, up to 1 GiB; 0: DefaultRangeSize
 
 	// Header has headers for the requests, for example Authorization. The value of Host replaces the URL's host
-	// in the requests, not as the address.
+	// in the requests, but not as the address, and not after a redirect to an absolute URL.
 	Header http.Header
 
-	// Timeout is how long connecting to a server may take, and how long the server may send nothing after a
-	// request. 0 means DefaultTimeout, or more on a slow machine.
+	// Timeout is how long resolving a host and connecting to it may take together, and how long the server may send
+	// nothing after a request. 0 means DefaultTimeout, or more on a slow machine.
 	Timeout time.Duration
-	// Retry is how long a worker of Fetch connects or requests again without receiving a byte of the file, after its
-	// connection broke or the server refused for now (408, 429, most 5xx). Open and ReadHost only repeat requests
-	// that the server refused for now. 0 means DefaultRetry, or more on a slow machine.
+	// Retry is how long, at most, Fetch replaces a connection that broke, or repeats a request that the server refused
+	// for now (408, 429, most 5xx, or 412 to a request with conditions), without receiving a byte of the file on that
+	// connection or its successors. Open and ReadHost repeat a request only if the server refused it for now. 0 means
+	// DefaultRetry, or more on a slow machine.
 	Retry time.Duration
 
-	now   func() time.Time // tests; nil: package time's
+	now   func() time.Time // set by tests, as after; nil: time.Now and time.After
 	after func(time.Duration) <-chan time.Time
 }
 
-// reserved are the headers that users must not set.
+// reserved are the headers that Config.Header must not have.
 var reserved = []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since",
 	"Connection", "Content-Length", "Transfer-Encoding", "Accept-Encoding", "Te", "Trailer", "Upgrade", "Expect",
 	"Keep-Alive"}
 
-// check sets the defaults.
+// check sets the defaults of zero fields, replaces Header by a copy, and returns EINVAL or ENOSPC for a bad Config.
 func (c *Config) check() error {
 	c.Connections = cmp.Or(c.Connections, DefaultConnections)
 	c.Pipeline = cmp.Or(c.Pipeline, DefaultPipeline)

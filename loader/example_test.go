@@ -48,7 +48,7 @@ func run(ctx context.Context, url string) (err error) {
 		} else if err != nil {
 			return err
 		}
-		fmt.Printf("%d records: %q\n", batch.Records, gpu.Bytes()[batch.Off:batch.Off+batch.Len]) // a step of training
+		fmt.Printf("%d records: %q\n", batch.Records, gpu.Bytes()[batch.Off:batch.Off+batch.Len]) // instead of training
 		if err := records.Release(); err != nil {
 			return err
 		}

@@ -12,10 +12,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Piece is the bytes [Off, Off+Len) of a file. Fetch writes them to its buffer from offset Mem on.
+// Piece is the bytes [Off, Off+Len) of a file. Fetch writes them to its parameter dst from offset Mem on.
 type Piece struct{ Off, Len, Mem uint64 }
 
-// Pieces returns a next function for Fetch that gives the pieces of a list.
+// Pieces returns a function for Fetch's parameter next that returns the pieces of a list, one after the other.
 func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	return func(context.Context) (p Piece, ok bool) {
 		if len(list) == 0 {
@@ -26,7 +26,8 @@ func Pieces(list ...Piece) func(context.Context) (Piece, bool) {
 	}
 }
 
-// span is the part of a piece that one request asks for. off, n and mem describe the bytes that have not come.
+// span is a part of a piece, of at most Config.RangeSize bytes. off, n and mem describe its bytes that have not been
+// received: a request asks for these.
 type span struct {
 	off, n, mem uint64
 	all         uint64 // n when the span was made
@@ -35,7 +36,7 @@ type span struct {
 
 type pending struct {
 	Piece
-	left uint64 // not in the buffer yet; only Fetch's goroutine uses it
+	left uint64 // bytes of spans that Fetch has not got from fetch.landed; only Fetch changes it
 }
 
 type fetch struct {
@@ -46,18 +47,18 @@ type fetch struct {
 	idle   atomic.Int64
 }
 
-// Fetch brings pieces of the file to a buffer in device memory (without Config.Copy of the pool's GPU), on all
-// connections. It calls next from one goroutine for one piece after the other; next may block until its context
-// ends. At most 2 x Connections x Pipeline + 1 pieces from next wait for bytes of the server at a time. Fetch
-// calls done once for each complete piece, in any order, from the goroutine that called Fetch, until the first
-// error. It returns when it no longer writes to dst: nil if next has no more pieces and all are complete, or else
-// the first error, which may be done's.
+// Fetch brings pieces of the file to a buffer in device memory (without Config.Copy, of the pool's GPU), on up to
+// Config.Connections connections. It calls next from one goroutine for one piece after the other; next may block until
+// its context ends. At most 2 x Connections x Pipeline + 1 pieces from next wait for bytes of the server at a time.
+// Fetch calls done once for each complete piece, in any order, from the goroutine that called Fetch, until the first
+// error. It returns when it no longer writes to dst: nil if next has no more pieces and all are complete, or else the
+// first error, which may be done's or the cause of the context's end.
 //
 // Errors: EINVAL (a piece is empty or beyond the file, or the buffer overlaps the pool), EFAULT (a piece is
-// beyond the buffer), EXDEV, EBUSY, ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP (as for Open), the
-// error of the connection that made no progress for Config.Retry, the cause of the context's end,
-// net.ErrClosed, and the errors of Memory and Device.AddFlow. After an error the Object can still be used; the memory
-// of pieces without a call of done has any content.
+// beyond the buffer), EXDEV (the buffer is on another GPU than the pool), EBUSY (another Fetch runs), net.ErrClosed
+// (the Object is closed), ErrChanged, ErrProtocol, *StatusError, EOPNOTSUPP and ENODATA (as for Open), the error of the
+// connection that made no progress for Config.Retry, and the errors of Memory and Device.AddFlow. After an error the
+// Object can still be used, unless it is closed; the memory of pieces without a call of done has any content.
 func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx context.Context) (Piece, bool),
 	done func(Piece) error) error {
 	ctx, cancel, end, err := o.begin(ctx)
@@ -68,7 +69,7 @@ func (o *Object) Fetch(ctx context.Context, dst devmem.Buffer, next func(ctx con
 	if err := o.checkBuffer(dst); err != nil {
 		return fmt.Errorf("%s: %w", o.name, err)
 	}
-	most := o.c.Connections * o.c.Pipeline // spans of all workers; the channel holds as many more
+	most := o.c.Connections * o.c.Pipeline // most spans in the workers' lists; f.spans holds as many more
 	f := &fetch{o: o, dst: dst, spans: make(chan span, most), landed: make(chan span, most)}
 	f.idle.Store(int64(o.c.Connections))
 	var work sync.WaitGroup
@@ -120,7 +121,8 @@ func (o *Object) checkBuffer(dst devmem.Buffer) error {
 	return nil
 }
 
-// feed checks the pieces that next returns, and sends them to f.spans, cut into spans.
+// feed checks the pieces that next returns, and sends them to f.spans, cut into spans. It returns an error for the
+// first bad piece, and nil when next has no more pieces or ctx has ended.
 func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece, bool)) error {
 	for ctx.Err() == nil {
 		p, ok := next(ctx)
@@ -149,18 +151,18 @@ func (f *fetch) feed(ctx context.Context, next func(ctx context.Context) (Piece,
 
 type worker struct {
 	f *fetch
-	l **link // the Object's
+	l **link // the worker's element of Object.links
 
-	list   []span // the first may have come in part
-	landed []span // dst has their bytes after the next flush
+	list   []span // to be received, in this order; the first may have been received in part
+	landed []span // received; after the next flush dst has their bytes
 	busy   bool   // fetch.idle does not count this worker
 
 	tried retries
 }
 
-// run fetches spans until there are no more.
+// run fetches spans until there are no more, or returns the error that ends Fetch.
 func (w *worker) run(ctx context.Context) (err error) {
-	if l := *w.l; l != nil { // of the previous Fetch
+	if l := *w.l; l != nil { // an earlier Fetch has left it
 		l.hold(ctx)
 	}
 	defer func() {
@@ -199,8 +201,8 @@ func (w *worker) name(err error) error {
 	return fmt.Errorf("bytes %d-%d: %w", w.list[0].off, w.list[0].off+w.list[0].n-1, err)
 }
 
-// gain makes sure that list has a span, and waits for a span if needed. It returns false if there are no more
-// spans.
+// gain makes sure that list has a span. If it has to wait for one, it calls settle first. Without an error, more is
+// false if there are no more spans.
 func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	if len(w.list) > 0 {
 		return true, nil
@@ -214,7 +216,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	select {
 	case s, ok = <-w.f.spans:
 	default:
-		// Before waiting: next may wait until landed spans are reported.
+		// Settle before waiting: next may block until done has been called for these spans.
 		if err := w.settle(ctx); err != nil {
 			return false, err
 		}
@@ -233,7 +235,7 @@ func (w *worker) gain(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// settle flushes the landed spans to dst, and reports them.
+// settle flushes the spans of landed to dst, and reports them to Fetch.
 func (w *worker) settle(ctx context.Context) error {
 	if len(w.landed) == 0 {
 		return nil
@@ -252,7 +254,7 @@ func (w *worker) report() {
 	w.landed = w.landed[:0]
 }
 
-// serve sends the requests that may be sent, and receives one response.
+// serve makes a connection if there is none, sends the requests that may be sent, and receives one response.
 func (w *worker) serve(ctx context.Context) error {
 	l := *w.l
 	if l == nil {
@@ -266,7 +268,7 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.ask(l); err != nil {
 		return err
 	}
-	if l.s.Len() == 0 { // the wait may be long
+	if l.s.Len() == 0 { // the response may come late
 		if err := w.settle(ctx); err != nil {
 			return err
 		}
@@ -294,12 +296,13 @@ func (w *worker) serve(ctx context.Context) error {
 	if err := w.settle(ctx); err != nil {
 		return err
 	}
-	_ = l.close() // the server drops the other requests
+	_ = l.close() // the server answers no further request on it
 	*w.l = nil
 	return nil
 }
 
-// ask adds spans to list, and requests the spans that were not requested on this connection.
+// ask adds spans to list, up to the number of requests that may be in progress, and requests the spans that were not
+// requested on this connection.
 func (w *worker) ask(l *link) error {
 	most := 1
 	if l.persists {
@@ -348,8 +351,9 @@ func (w *worker) body(ctx context.Context, l *link, s *span) error {
 	return nil
 }
 
-// recover closes the broken connection, after a flush, and waits until another attempt is due, or returns the
-// error that ends the worker.
+// recover flushes and closes the connection that failed with why, if one was made. It returns nil when another attempt
+// is due: at once if the connection ended between two responses, or broke after it had brought bytes of a body; else
+// after a pause. It returns an error if the worker must end.
 func (w *worker) recover(ctx context.Context, why error) error {
 	if l := *w.l; l != nil {
 		var away *broken
@@ -357,7 +361,7 @@ func (w *worker) recover(ctx context.Context, why error) error {
 			return err
 		}
 		w.report()
-		// The connection ended between two responses.
+		// kept: the server closed the connection between two responses.
 		kept := l.served > 0 && !l.begun && !timeout(why)
 		_ = l.close()
 		*w.l = nil

@@ -117,7 +117,7 @@ func TestPiecesGoWhereTheyBelong(t *testing.T) {
 func TestMoreThanOneRequestIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	file := random(10_000, 4)
-	wait := make(chan struct{}) // closed when two pieces wait for a free connection
+	wait := make(chan struct{}) // closed when two more pieces wait for the only connection
 	s := raw(t, file, func(c *net.TCPConn, in *bufio.Reader, a ask) bool {
 		switch a.nth {
 		case 0:
@@ -240,7 +240,7 @@ func TestContextEndsFetch(t *testing.T) {
 	err := o.Fetch(ctx, w.dst, Pieces(Piece{Len: uint64(len(file))}), func(Piece) error { return nil })
 	testkit.ErrorIs(t, err, why)
 
-	// Fetch also ends while next waits.
+	// Fetch also ends if the context ends while next waits.
 	ctx, cancel = context.WithCancelCause(t.Context())
 	err = o.Fetch(ctx, w.dst, func(ctx context.Context) (p Piece, ok bool) {
 		cancel(why)

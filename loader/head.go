@@ -16,11 +16,12 @@ import (
 const (
 	lookStep  = 512      // most bytes of a head that are read at once
 	headLimit = 16 << 10 // most bytes of a head
-	interims  = 8        // for one request: responses 1xx and the final one
+	interims  = 8        // most responses to a request of Fetch: 1xx and the final one
 )
 
 var (
-	// ErrChanged means that the file changed while it was read, or that a server has another version of it.
+	// ErrChanged means that the file changed while it was read, or that a server has another version of it or, after
+	// a 412, does not report which version it has.
 	ErrChanged = errors.New("the file changed while it was read")
 
 	// ErrProtocol means that the server breaks HTTP, or answers with something else than the request asked for.
@@ -37,7 +38,7 @@ type headParser struct {
 // askedBy is the request that http.ReadResponse gets for each response.
 var askedBy = &http.Request{Method: http.MethodGet}
 
-// parse parses a head, including its empty line. The caller must not read the response's Body.
+// parse parses a head, including its empty line. An error is ErrProtocol. The caller must not read the response's Body.
 func (p *headParser) parse(head []byte) (*http.Response, error) {
 	p.src.Reset(head)
 	if p.buf == nil {
@@ -56,8 +57,9 @@ func (p *headParser) parse(head []byte) (*http.Response, error) {
 	return resp, nil
 }
 
-// headEnd returns the length of the head at the start of b, or -1 if b does not have the head's end. The
-// search begins at from. A line ends with LF, with or without a CR before it (RFC 9112, section 2.2).
+// headEnd returns the length of the head at the start of b, including its empty line, or -1 if b does not have
+// the head's end. The search begins at from. A line ends with LF, with or without a CR before it (RFC 9112,
+// section 2.2).
 func headEnd(b []byte, from int) int {
 	for {
 		k := bytes.IndexByte(b[from:], '\n')
@@ -74,7 +76,7 @@ func headEnd(b []byte, from int) int {
 	}
 }
 
-// version has the headers of a response that identify the file's version.
+// version has the values of a response's headers that identify the file's version, and the server's address.
 type version struct {
 	size         uint64 // 0: the response does not report it
 	etag         string
@@ -82,8 +84,9 @@ type version struct {
 	from         net.Addr
 }
 
-// conditions sets the header by which the server refuses to serve another version. If-Match compares strong
-// ETags alone (RFC 9110, section 13.1.1).
+// conditions sets in h the header by which a server refuses to serve another version than v: If-Match for a strong
+// ETag, because it compares only strong ones (RFC 9110, section 13.1.1), else If-Unmodified-Since for a valid date,
+// else none.
 func (v *version) conditions(h http.Header) {
 	if strong(v.etag) {
 		h.Set("If-Match", v.etag)
@@ -92,8 +95,8 @@ func (v *version) conditions(h http.Header) {
 	}
 }
 
-// same returns an error if now differs from the first version v. The weak and the strong form of an ETag are
-// equal (RFC 9110, section 8.8.3.2).
+// same returns an error if now differs from the earlier version v in a value that both have; it does not compare dates
+// if both ETags are strong. The weak and the strong form of an ETag are equal (RFC 9110, section 8.8.3.2).
 func (v *version) same(now version) error {
 	switch {
 	case v.size != 0 && now.size != 0 && v.size != now.size:
@@ -130,15 +133,16 @@ func opaque(etag string) string {
 
 func strong(etag string) bool { return etag == `"`+opaque(etag)+`"` }
 
-// sameDate reports whether dates are equal in any of the three forms (RFC 9110, section 5.6.7).
+// sameDate reports whether a and b are the same text, or the same time in any of the three forms of a date (RFC
+// 9110, section 5.6.7).
 func sameDate(a, b string) bool {
 	x, err1 := http.ParseTime(a)
 	y, err2 := http.ParseTime(b)
 	return a == b || err1 == nil && err2 == nil && x.Equal(y)
 }
 
-// partial checks that a response is exactly the n bytes from off on, and returns their version, without a
-// size if the response does not report it.
+// partial checks that a response's head announces exactly the n bytes of the file from off on, without a coding. It
+// returns the version: size is 0 if the head does not report it, and from is not set.
 func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	if err := status(resp); err != nil {
 		return v, err
@@ -172,7 +176,7 @@ func partial(resp *http.Response, off, n uint64) (v version, err error) {
 	return version{size: size, etag: h.Get("Etag"), lastModified: h.Get("Last-Modified")}, nil
 }
 
-// status returns an error if the status is not 206; the error is a *broken if another request may succeed.
+// status returns an error if the status is not 206; it is a *broken if the same request may succeed later.
 func status(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
@@ -191,7 +195,8 @@ func status(resp *http.Response) error {
 	return e
 }
 
-// unsatisfied returns the size of the file from a response 416 (RFC 9110, section 15.5.17).
+// unsatisfied returns the size of the file from a response 416 (RFC 9110, section 15.5.17); ok is false for another
+// response, or without a size.
 func unsatisfied(resp *http.Response) (size uint64, ok bool) {
 	unit, rest, _ := strings.Cut(resp.Header.Get("Content-Range"), " ")
 	s, ok := strings.CutPrefix(rest, "*/")

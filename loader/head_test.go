@@ -61,7 +61,7 @@ func TestHeadsOfAnyLengthInAnyPieces(t *testing.T) {
 	}
 	piece.Store(1 << 20)
 	for _, h := range [][]byte{
-		[]byte(strings.ReplaceAll(string(head206(0, 600, 600)), "\r\n", "\n")), // RFC 9112, section 2.2
+		[]byte(strings.ReplaceAll(string(head206(0, 600, 600)), "\r\n", "\n")), // bare LF (RFC 9112, section 2.2)
 		append([]byte("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"), head206(0, 600, 600)...),
 		[]byte("HTTP/1.1 206 \r\ncontent-range: BYTES 0-599/600\r\ncontent-length: 600\r\ncontent-length: 600\r\n\r\n"),
 		[]byte("HTTP/1.1 206 x\r\n" +
@@ -79,7 +79,8 @@ const (
 	cr = "Content-Range: bytes 1000-1499/10000\r\n"
 )
 
-// hostile are heads of responses to a request for [1000, +500) of 10000 bytes.
+// hostile are heads of responses, without "HTTP/1.1 " and the empty line, to a request for [1000, +500) of 10000
+// bytes.
 var hostile = map[string]struct {
 	head string
 	want error
@@ -206,7 +207,7 @@ func FuzzHead(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 206 x\nContent-Range: bytes 1000-1499/10000\nContent-Length: 500\n\nbody"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		end := headEnd(b, 0)
-		for _, step := range []int{1, 2, 7} { // of each read
+		for _, step := range []int{1, 2, 7} { // bytes of each read
 			seen := -1
 			for have := 0; have < len(b) && seen < 0; have += step {
 				seen = headEnd(b[:min(have+step, len(b))], max(0, have-2))

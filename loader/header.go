@@ -45,7 +45,7 @@ func isToken(s string) bool { return s != "" && consistsOf(s, "!#$%&'*+-.^_`|~")
 // isHost reports whether s has only characters that a host and a port may have (RFC 3986, 3.2.2 and 3.2.3).
 func isHost(s string) bool { return consistsOf(s, "-._~%!$&'()*+,;=:[]") }
 
-// isFieldValue reports whether s has no control character but the tab (RFC 9110, 5.5).
+// isFieldValue reports whether s has no ASCII control character except tabs (RFC 9110, 5.5).
 func isFieldValue(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }

@@ -9,14 +9,14 @@ import (
 	"strconv"
 )
 
-// lexer splits a JSON text (RFC 8259), which must be valid UTF-8, into values. It allocates only what it
-// returns; encoding/json's Decoder allocates for each token.
+// lexer reads the values of a JSON text (RFC 8259), which must be valid UTF-8, one after the other. It allocates
+// less than encoding/json's Decoder, which allocates for each token.
 type lexer struct {
 	b   []byte
 	pos int
 }
 
-// peek skips white space and returns the next byte, or 0 at the end.
+// peek skips white space and returns the byte at pos, or 0 at the end.
 func (l *lexer) peek() byte {
 	for ; l.pos < len(l.b); l.pos++ {
 		switch c := l.b[l.pos]; c {
@@ -50,7 +50,7 @@ func (l *lexer) unexpected(should string) error {
 	return fmt.Errorf("%q where %s should be", short(l.b[l.pos:]), should)
 }
 
-// list parses a list between the brackets from and to; item parses each element.
+// list parses elements with commas between them, from bracket from to bracket to; it calls item to parse each element.
 func (l *lexer) list(from, to byte, item func() error) error {
 	if err := l.want(from); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (l *lexer) list(from, to byte, item func() error) error {
 	}
 }
 
-// object calls f with each key; f parses the value.
+// object parses an object: it calls f with each key, and f parses the value.
 func (l *lexer) object(f func(key string) error) error {
 	return l.list('{', '}', func() error {
 		key, err := l.text()
@@ -85,7 +85,7 @@ func (l *lexer) object(f func(key string) error) error {
 	})
 }
 
-// count returns the number of keys of the object that comes next, without moving past it.
+// count returns the number of keys of the object that comes next. It moves pos only if it returns an error.
 func (l *lexer) count() (n int, err error) {
 	from := l.pos
 	err = l.list('{', '}', func() error {
@@ -114,8 +114,8 @@ func (l *lexer) text() (s string, err error) {
 	return string(bytes.Trim(raw, `"`)), err
 }
 
-// quoted takes a string and returns its bytes as they are written; plain: it has no escapes and no control
-// characters.
+// quoted takes a string and returns its bytes as they are written, with the quotes. plain is true if it has no
+// escapes and no control characters.
 func (l *lexer) quoted() (raw []byte, plain bool, err error) {
 	if l.peek() != '"' {
 		return nil, false, l.unexpected("a string")
@@ -162,7 +162,8 @@ func (l *lexer) integers() (list []uint64, err error) {
 	})
 }
 
-// skip skips a value in an object or a list.
+// skip moves pos past a value in an object or a list, to the comma or bracket behind it, and checks that the value is
+// valid JSON.
 func (l *lexer) skip() error {
 	l.peek()
 	from := l.pos
@@ -182,7 +183,7 @@ func (l *lexer) skip() error {
 			l.pos++
 			continue
 		}
-		if depth < 0 || depth == 0 && l.b[l.pos] == ',' { // the enclosing object or list continues here
+		if depth < 0 || depth == 0 && l.b[l.pos] == ',' { // the enclosing object or list continues or ends here
 			if !json.Valid(l.b[from:l.pos]) {
 				return errors.New("a value that is no JSON")
 			}

@@ -13,13 +13,14 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// broken is an error of one connection: another connection may succeed.
+// broken is an error after which a new request, for Fetch on another connection, may succeed.
 type broken struct{ err error }
 
 func (b *broken) Error() string { return b.err.Error() }
 func (b *broken) Unwrap() error { return b.err }
 
-// memory records the first error of a Memory, so that a worker does not try another connection after it.
+// memory records the first error of a Memory's Look, Put or Gather, so that a worker does not try another connection
+// after it.
 type memory struct {
 	devmem.Memory
 	failed atomic.Pointer[error]
@@ -54,7 +55,7 @@ type link struct {
 	s    *devmem.Stream
 	m    *memory
 	flow devmem.FlowID // 0: none (Config.Copy), so heads are in host memory
-	stop func() bool   // undoes hold
+	stop func() bool   // undoes hold; nil: not held
 
 	parser headParser
 	head   []byte
@@ -93,7 +94,7 @@ func (o *Object) connect(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// close resets the connection if responses are missing. l may be nil.
+// close closes the connection, by a reset if responses are missing, and removes its flow rule. l may be nil.
 func (l *link) close() error {
 	if l == nil {
 		return nil
@@ -103,7 +104,7 @@ func (l *link) close() error {
 		_ = l.c.SetLinger(0)
 	}
 	err := l.c.Close()
-	if errors.Is(err, net.ErrClosed) { // by the Device
+	if errors.Is(err, net.ErrClosed) { // the Device has closed it
 		err = nil
 	}
 	if l.flow != 0 {
@@ -124,7 +125,8 @@ func (l *link) release() (ok bool) {
 	return stop == nil || stop()
 }
 
-// failed returns Memory's error, which ends the worker, if there is one, or else err as a *broken.
+// failed returns nil if err is nil; otherwise the error that l.m has recorded, which ends the worker, or else err as a
+// *broken.
 func (l *link) failed(err error) error {
 	if err == nil {
 		return nil
@@ -189,7 +191,8 @@ func (l *link) nextHead(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// take takes n received bytes for offset off of dst; they are there after the next flush.
+// take takes n received bytes for offset off of dst; they are there after the next flush, which take makes itself once
+// flushAt bytes wait for one.
 func (l *link) take(ctx context.Context, dst devmem.Buffer, off, n uint64) error {
 	if err := l.s.Take(ctx, dst, off, n); err != nil {
 		return l.failed(err)
@@ -208,8 +211,8 @@ func (l *link) flush(ctx context.Context) error {
 	return l.failed(l.s.Flush(ctx))
 }
 
-// flushAt returns how many bytes a link may take before it must flush: they hold pages that other connections
-// need.
+// flushAt returns how many bytes a link may take before it must flush. Without Config.Copy they hold pages of the
+// pool that other connections need.
 func (o *Object) flushAt() uint64 {
 	const most = 1 << 20
 	if o.c.Copy {

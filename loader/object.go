@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	redirects = 10 // requests in one attempt of Open or ReadHost, redirected ones included
-	addresses = 16 // of a host that dial tries
+	redirects = 10 // most requests in one attempt of Open or ReadHost, redirected ones included
+	addresses = 16 // most addresses of a host that dial tries
 )
 
-// Object is a file on a server. Only one Fetch runs at a time, of the program or of a Records; a second one
-// fails with EBUSY.
+// Object is a file on a server. Only one Fetch runs at a time, a Records or a [Safetensors.Load] included; a second
+// one fails with EBUSY.
 type Object struct {
 	c       Config
-	url     *url.URL // after redirects
-	name    string   // for messages, without secrets
+	url     *url.URL // after Open's redirects
+	name    string   // url without query and user, for messages
 	version version
 
-	client *http.Client // for requests to host memory
+	client *http.Client // for the requests of Open and ReadHost
 
 	conditional, plain asking      // with and without the conditions of version
 	refused            atomic.Bool // a server has answered 412
@@ -48,7 +48,7 @@ type Object struct {
 	learnt version // the first response with a validator, if version has none
 	closed bool
 	cancel context.CancelCauseFunc // of the Fetch in progress; nil: none
-	idle   chan struct{}           // closed when that Fetch has ended
+	idle   chan struct{}           // closed when the last Fetch has ended; nil: none has begun
 
 	once sync.Once
 	err  error // the result of Close
@@ -57,7 +57,7 @@ type Object struct {
 // asking is a request without its range.
 type asking struct {
 	base *http.Request
-	head []byte // of base, in wire format
+	head []byte // of base, in wire format, without the empty line
 }
 
 func askingWith(base *http.Request, h http.Header) (asking, error) {
@@ -79,12 +79,14 @@ func (o *Object) asking() (_ *asking, conditional bool) {
 type Stats struct {
 	Payload     uint64 // bytes of the file that Fetch received
 	HostBytes   uint64 // bytes on Fetch's connections that were received in host memory
-	HeaderBytes uint64 // bytes of the file for Open and ReadHost
-	Looked      uint64 // bytes of response heads that were read in device memory
+	HeaderBytes uint64 // bytes of the file that Open and ReadHost received
+	Looked      uint64 // bytes in device memory that were read for response heads, some of the bodies included
 	Looks       uint64 // calls of devmem.Memory's Look that read them
 	Requests    uint64 // by Fetch; a repeated request counts again
 	Connections uint64 // that Fetch made
-	Resumed     uint64 // connections that failed, but not between two responses, or on which the server refused for now
+	// Resumed counts connections that Fetch gave up: they broke, but not between two responses, or the server refused
+	// a request for now or with 412.
+	Resumed uint64
 }
 
 type counters struct {
@@ -102,17 +104,17 @@ func (o *Object) Stats() Stats {
 // Size returns the file's size in bytes; at least 1.
 func (o *Object) Size() uint64 { return o.version.size }
 
-// ETag returns the file's ETag as the server writes it, or "".
+// ETag returns the ETag in the server's first response, as the server writes it, or "".
 func (o *Object) ETag() string { return o.version.etag }
 
-// URL returns the file's URL after redirects.
+// URL returns the file's URL after Open's redirects, with its query, which may be secret.
 func (o *Object) URL() string { return o.url.String() }
 
 // Open asks a server for the first byte of a file, follows redirects, and binds the pool (without
 // Config.Copy). Errors: EINVAL (the URL, or the Config), ENOSPC (the pool is too small), ELOOP (too many
 // redirects), EOPNOTSUPP (https, a server that serves no ranges or codes its bodies), ENODATA (an empty file),
-// EADDRNOTAVAIL (no address of Local's family), *StatusError, ErrProtocol, the cause of ctx's end, and the errors of
-// Config.Resolve, Device.Dial and Device.BindRX.
+// EADDRNOTAVAIL (no address, or none of Local's family), *StatusError, ErrProtocol, the cause of ctx's end, and the
+// errors of Config.Resolve, Device.Dial, Device.BindRX, and of the connection.
 func Open(ctx context.Context, from string, c Config) (_ *Object, err error) {
 	u, err := url.Parse(from)
 	if err != nil {
@@ -169,7 +171,7 @@ func checkURL(u *url.URL) error {
 	return nil
 }
 
-// nameOf returns a URL for messages, without the query and the user, which may be secret.
+// nameOf formats a URL for messages, with "..." for the query and without the user, as these may be secret.
 func nameOf(u *url.URL) string {
 	x := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
 	if u.RawQuery != "" {
@@ -178,7 +180,7 @@ func nameOf(u *url.URL) string {
 	return x.String()
 }
 
-// inner returns the error inside a *url.Error, which would show the URL.
+// inner returns the error inside a *url.Error, which would show the URL, or err if it is none.
 func inner(err error) error {
 	if e := (*url.Error)(nil); errors.As(err, &e) {
 		return e.Err
@@ -222,7 +224,7 @@ func (a *asking) ranged(b []byte, off, n uint64) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
-// get reads bytes of the file to host memory, and asks again if getOnce returns a *broken.
+// get reads len(p) bytes of the file from off on to p. It asks again, within Config.Retry, after a *broken of getOnce.
 func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var tried retries
 	for {
@@ -236,7 +238,7 @@ func (o *Object) get(ctx context.Context, p []byte, off uint64) (*http.Response,
 	}
 }
 
-// getOnce returns a *broken if the request may be repeated.
+// getOnce is get with one attempt. It returns a *broken if the request may be repeated.
 func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Response, version, error) {
 	var from net.Addr
 	ask, conditional := o.asking()
@@ -263,10 +265,10 @@ func (o *Object) getOnce(ctx context.Context, p []byte, off uint64) (*http.Respo
 	return resp, v, err
 }
 
-// answer checks that a response has the requested range, in the version of the first response. If the server
-// answers 412 to a conditional request, the error is a *broken: If-Match compares only strong ETags (RFC
-// 9110, section 13.1.1), so the file may be the same. After the first response, a response to a request without
-// conditions must have a validator to compare.
+// answer checks that a response has the requested range and, unless it is the first, the version of the first. The
+// error is a *broken if the server refuses for now, or answers 412 to a request with conditions: If-Match compares
+// only strong ETags (RFC 9110, section 13.1.1), so the file may be the same. After a 412, a response to a request
+// without conditions must have an ETag or a date to compare with the first.
 func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, off, n uint64) (version, error) {
 	first := o.version.size == 0
 	if resp.StatusCode == http.StatusPreconditionFailed && !first {
@@ -307,7 +309,8 @@ func (o *Object) answer(resp *http.Response, from net.Addr, conditional bool, of
 	return v, o.learn(v)
 }
 
-// learn compares a version with that of the first later response with a validator, if Open's response had none.
+// learn does nothing if Open's response had an ETag or a date, or v has neither. Otherwise it compares v with the first
+// version with one of the two that it got.
 func (o *Object) learn(v version) error {
 	if o.version.validators() || !v.validators() {
 		return nil
@@ -320,8 +323,8 @@ func (o *Object) learn(v version) error {
 	return o.learnt.same(v)
 }
 
-// ReadHost reads len(p) bytes of the file from off on to host memory, over an ordinary connection. Errors:
-// EINVAL (beyond the file), ErrChanged, and Open's. A connection that breaks in a response is not replaced.
+// ReadHost reads len(p) bytes of the file from off on to host memory, over a connection without a flow rule.
+// Errors: EINVAL (beyond the file), ErrChanged, and Open's. A connection that breaks in a response is not replaced.
 func (o *Object) ReadHost(ctx context.Context, p []byte, off uint64) error {
 	if n := uint64(len(p)); off > o.Size() || n > o.Size()-off {
 		return fmt.Errorf("%s: bytes [%d, +%d) of %d: %w", o.name, off, n, o.Size(), syscall.EINVAL)
@@ -367,7 +370,7 @@ func (o *Object) dial(ctx context.Context, to string) (devmem.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns at most 16 addresses of the host, of Local's family if Local is set.
+// resolve returns 1 to 16 addresses of the host, of Local's family if Local is set, or an error.
 func (o *Object) resolve(ctx context.Context, host string) (list []netip.Addr, err error) {
 	all, err := o.c.Resolve(ctx, host)
 	if err != nil {
@@ -412,8 +415,8 @@ func (o *Object) begin(ctx context.Context) (_ context.Context, cancel context.C
 	}, nil
 }
 
-// Close ends the Fetch in progress, closes the connections and the binding. It is idempotent and must not be
-// called from a callback of Fetch. Buffers stay the caller's.
+// Close ends the Fetch in progress and waits for it, closes the connections, and closes the binding and waits until it
+// is done. It is idempotent, and must not be called from a callback of Fetch. It does not close buffers.
 func (o *Object) Close() error {
 	o.once.Do(func() {
 		o.mu.Lock()

@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// refused fails the test unless Open fails with an error that is want, if not nil, and contains says.
+// refused fails the test unless Open fails with an error that is want, if want is not nil, and that contains each
+// string of says.
 func (w *world) refused(url string, want error, says ...string) {
 	w.t.Helper()
 	o, err := Open(w.t.Context(), url, w.conf)
@@ -171,12 +172,12 @@ func TestRedirectsAreFollowed(t *testing.T) {
 		asked.Add(1)
 		n := 0
 		_, _ = fmt.Sscan(r.URL.Path[1:], &n)
-		// The same address by another name counts as another host.
+		// For net/http another name is another host, also with the same address.
 		http.Redirect(rw, r, strings.Replace(there.URL, "127.0.0.1", "there.example", 1)+"/file?key=1", n)
 	})
 	w.conf.Header = http.Header{"Authorization": {"Bearer hush"}, "X-Mine": {"mine"}}
 	w.conf.Resolve = func(_ context.Context, host string) ([]netip.Addr, error) {
-		if host != "127.0.0.1" && host != "there.example" { // Resolve also gets addresses
+		if host != "127.0.0.1" && host != "there.example" { // Resolve also gets literal addresses
 			t.Errorf("host %s", host)
 		}
 		return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil

@@ -17,24 +17,24 @@ const maxDepth = 1 << 16
 // RecordsConfig configures how a file of records is read.
 type RecordsConfig struct {
 	Buffer devmem.Buffer // with room for Depth batches from Off on (ENOSPC)
-	Off    uint64        // in bytes
+	Off    uint64        // where the batches begin in Buffer, in bytes
 
 	Skip       uint64 // bytes of the file before the first record
-	RecordSize uint64 // in bytes; a file with a part of a record is EINVAL
+	RecordSize uint64 // in bytes; the bytes after Skip must be whole records (EINVAL)
 	Batch      uint64 // records in a batch; the last batch has the rest
-	Depth      int    // most batches being fetched, ready, or held by the consumer, 1 to 65536
+	Depth      int    // most batches that are being fetched, ready, or held by the consumer, together: 1 to 65536
 }
 
-// Records is a file of records of one size. One consumer takes it batch by batch, in the order of the file.
+// Records is a file of records of one size. One consumer takes it batch by batch (Next), in the order of the file.
 type Records struct {
 	o      *Object
 	c      RecordsConfig
 	size   uint64 // bytes of the file after Skip
-	each   uint64 // of a batch
-	count  uint64
+	each   uint64 // bytes of a full batch
+	count  uint64 // batches of the file
 	cancel context.CancelCauseFunc
-	free   chan struct{}   // one element for each free slot of Buffer
-	ready  []chan struct{} // has an element when the slot's batch is complete
+	free   chan struct{}   // one element for each free slot; a slot is the room for a batch in Buffer
+	ready  []chan struct{} // by slot; has an element when the slot's batch is complete, until Next takes it
 	ended  chan struct{}   // closed when the fetch has ended
 	err    error           // valid after ended is closed
 
@@ -48,13 +48,13 @@ type Records struct {
 // Batch is a complete batch in memory.
 type Batch struct {
 	Index   uint64 // from 0
-	First   uint64 // the number of its first record in the file
+	First   uint64 // the number of its first record, from 0 after RecordsConfig.Skip
 	Records uint64
 	Off     uint64 // in RecordsConfig.Buffer
 	Len     uint64 // in bytes
 }
 
-// RecordsStats counts what the consumer received.
+// RecordsStats counts what the consumer received, and measures its time.
 type RecordsStats struct {
 	Batches, Records, Bytes uint64
 	Waited                  time.Duration // in Next
@@ -62,7 +62,7 @@ type RecordsStats struct {
 	Busy                    time.Duration // between calls of Next
 }
 
-// Share returns the share of its time that the consumer waited for data, from 0 to 1.
+// Share returns the part of the consumer's time, Waited + Busy, that is Waited: from 0 to 1, and 0 if both are 0.
 func (s *RecordsStats) Share() float64 {
 	if s.Waited+s.Busy == 0 {
 		return 0
@@ -70,7 +70,7 @@ func (s *RecordsStats) Share() float64 {
 	return float64(s.Waited) / float64(s.Waited+s.Busy)
 }
 
-// check returns the length of a batch in bytes; file is the length of the file.
+// check returns the length of a full batch in bytes, or EINVAL or ENOSPC. file is the length of the file in bytes.
 func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	over, each := bits.Mul64(c.RecordSize, c.Batch)
 	switch {
@@ -90,7 +90,8 @@ func (c *RecordsConfig) check(file uint64) (each uint64, err error) {
 	return each, nil
 }
 
-// Records starts to fetch a file of records, until ctx ends or Close. Errors: EINVAL, ENOSPC.
+// Records starts to fetch a file of records, batch after batch. The end of ctx, an error of Fetch, or Close ends it
+// early; Next and Close return the first two. Errors of Records itself: EINVAL, ENOSPC.
 func (o *Object) Records(ctx context.Context, c RecordsConfig) (*Records, error) {
 	each, err := c.check(o.Size())
 	if err != nil {
@@ -137,9 +138,9 @@ func (r *Records) feed() func(ctx context.Context) (Piece, bool) {
 	}
 }
 
-// Next returns the next batch when it is complete; the consumer owns its memory until Release. Only one
-// goroutine may call Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer holds
-// Depth batches), the context's cause, and Fetch's.
+// Next returns the next batch when it is complete; the consumer owns its memory until Release frees it. Only one
+// goroutine at a time may call Next, Release and Stats. Errors: io.EOF (no more batches), ENOBUFS (the consumer
+// holds Depth batches), the cause of ctx's end, Fetch's, and another error after Close.
 func (r *Records) Next(ctx context.Context) (b Batch, err error) {
 	begin := r.now()
 	if !r.asked.IsZero() {
@@ -201,8 +202,8 @@ func (r *Records) Stats() RecordsStats { return r.stats }
 
 var errLeft = errors.New("the records were closed")
 
-// Close ends the fetch, and returns when the fetch no longer writes to memory, with its error, or nil. It is
-// idempotent.
+// Close ends the fetch, and returns when the fetch no longer writes to memory. It returns the error that ended the
+// fetch earlier, or nil. It is idempotent.
 func (r *Records) Close() error {
 	r.cancel(errLeft)
 	<-r.ended

@@ -78,7 +78,8 @@ func TestRecordsComeInOrder(t *testing.T) {
 	}
 }
 
-// A connection must report its batch before it waits for a slot, because the consumer waits for the batch.
+// A worker of Fetch must report a complete batch before it waits for the next one, which may need the place that the
+// consumer frees only after it has got batches.
 func TestBatchesAreToldOfBeforeAConnectionWaits(t *testing.T) {
 	w := newWorldOf(t, 64<<10)
 	w.conf.Connections = 2
@@ -158,7 +159,7 @@ func TestShareOfTimeThatTheConsumerWaits(t *testing.T) {
 func TestRecordsThatDoNotCome(t *testing.T) {
 	w := newWorld(t)
 	file := random(10_000, 43)
-	var state atomic.Int64 // 0: serves; 1: does not answer; 2: file is gone
+	var state atomic.Int64 // of the server; 0: it serves; 1: it does not answer; 2: it answers 410
 	h := content(file)
 	o := w.open(serve(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch state.Load() {

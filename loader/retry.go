@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// StatusError is a response with another status than the request needs.
+// StatusError is the error of a response with a status other than 206, unless another error fits better: EOPNOTSUPP or
+// ENODATA for 200, ErrChanged for 412 after the first response, ENODATA or ErrChanged for some responses 416.
 type StatusError struct {
 	Code   int
 	Status string // as in "404 Not Found"
@@ -31,8 +32,8 @@ func (e *StatusError) transient() bool {
 	return e.Code >= 500
 }
 
-// wait returns the server's Retry-After (RFC 9110, section 10.2.3), or 0. A date counts relative to the
-// response's Date if there is one.
+// wait returns the server's Retry-After (RFC 9110, section 10.2.3), or 0 if it is missing, invalid or past. A date
+// counts relative to the response's Date, or to now if that is missing or invalid.
 func (e *StatusError) wait(now time.Time) time.Duration {
 	if until, err := http.ParseTime(e.retryAfter); err == nil {
 		if date, err := http.ParseTime(e.date); err == nil {
@@ -50,12 +51,12 @@ const (
 )
 
 type retries struct {
-	since time.Time // when the first of these attempts failed
-	n     int
+	since time.Time // when the first attempt without progress failed; zero: none has failed
+	n     int       // pauses since then
 }
 
-// pause waits until the next attempt, after one has failed with why, or returns the error that ends the
-// attempts.
+// pause waits until the next attempt, after one has failed with why. It returns an error instead if Config.Retry has
+// passed since the first failure, if the server's Retry-After is longer than the rest of Config.Retry, or if ctx ends.
 func (r *retries) pause(ctx context.Context, c *Config, why error) error {
 	now := c.now()
 	if r.since.IsZero() {

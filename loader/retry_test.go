@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unwilling serves a file, or the text that answer returns for the n-th request, from 1.
+// unwilling starts a server. It answers the n-th request, from 1, with "HTTP/1.1 ", the text that answer returns, and
+// an empty line, or, if the text is empty, with the file.
 func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
@@ -33,7 +34,7 @@ func unwilling(t *testing.T, file []byte, answer func(n int64) string) (url stri
 		}
 		_, _ = c.Write([]byte("HTTP/1.1 " + a + "\r\n\r\n"))
 		_ = c.(*net.TCPConn).CloseWrite()
-		_, _ = bufio.NewReader(c).Peek(1) // wait until the client has closed
+		_, _ = bufio.NewReader(c).Peek(1) // wait until the client closes or sends more
 		_ = c.Close()
 	})
 	return s.URL, asked
@@ -64,7 +65,7 @@ func TestAnswersThatMayChangeAreWaitedOut(t *testing.T) {
 		"a huge body":           "503 x\r\nContent-Length: 1099511627776",
 		"408":                   "408 Request Timeout" + noBody + "\r\nConnection: close",
 		"599":                   "599 x" + noBody,
-		"a code that is none":   "799 x" + noBody, // RFC 9110, section 15: as 5xx
+		"a code that is none":   "799 x" + noBody, // counts as 5xx (RFC 9110, section 15)
 	} {
 		for _, connections := range []int{1, 2} {
 			for _, from := range []int64{1, 2, 5} { // during Open, at the first range, and later
@@ -186,7 +187,7 @@ func TestProgressBeginsTheWaitAnew(t *testing.T) {
 }
 
 func TestRetryAfter(t *testing.T) {
-	const date = "Date: Thu, 02 Jan 2020 03:04:05 GMT"   // the same as the clock
+	const date = "Date: Thu, 02 Jan 2020 03:04:05 GMT"   // the time at which w.clock starts
 	for headers, want := range map[string]time.Duration{ // -1: an error
 		"":                                     pauseFirst,
 		"Retry-After: 12":                      12 * time.Second,

@@ -19,7 +19,7 @@ import (
 // safetensors/src/tensor.rs, MAX_HEADER_SIZE).
 const MaxHeader = 100_000_000
 
-// minEntry is the length of the shortest entry of a tensor in a header.
+// minEntry is the length of the shortest entry of a tensor in a header, with the comma behind it.
 const minEntry = len(`"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},`)
 
 // ErrFormat means that a file is not a valid safetensors file.
@@ -41,7 +41,7 @@ type Tensor struct {
 	Name  string
 	DType string // in the format's notation, for example "BF16"
 	Shape []uint64
-	Begin uint64 // in the data, which follows the header
+	Begin uint64 // offset in the data, which follows the header, in bytes
 	Len   uint64 // in bytes
 }
 
@@ -50,8 +50,8 @@ type Tensor struct {
 type Safetensors struct {
 	Tensors  []Tensor // in the order of their data
 	Metadata map[string]string
-	Data     uint64 // offset in the file, in bytes
-	Size     uint64 // of the data
+	Data     uint64 // offset of the tensors' data in the file, in bytes; 0 in a result of ParseSafetensors
+	Size     uint64 // of the data, in bytes
 
 	o *Object
 }
@@ -84,7 +84,8 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 	return s, nil
 }
 
-// Load brings the data of all tensors to a buffer: tensor t to off + t.Begin. Errors: Fetch's.
+// Load brings the data of all tensors to a buffer: tensor t to off + t.Begin. It needs a Safetensors from
+// [Object.Safetensors], not from [ParseSafetensors]. Errors: Fetch's.
 func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) error {
 	if s.Size == 0 {
 		return nil
@@ -92,9 +93,9 @@ func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) e
 	return s.o.Fetch(ctx, dst, Pieces(Piece{Off: s.Data, Len: s.Size, Mem: off}), func(Piece) error { return nil })
 }
 
-// ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the data. Each
-// name must occur once, element type and shape must give the length, and the tensors must cover the data without
-// gaps and without overlap. Errors: ErrFormat.
+// ParseSafetensors parses a header, without the 8 bytes of its length. size is the length of the data in bytes. No
+// name may occur twice, each element type must be known and give the tensor's length together with the shape, and
+// the tensors must cover the data without gaps and without overlap. Errors: ErrFormat.
 func ParseSafetensors(header []byte, size uint64) (*Safetensors, error) {
 	s := &Safetensors{Size: size}
 	if err := s.parse(header); err != nil {
@@ -225,7 +226,7 @@ func (t *Tensor) parse(l *lexer) error {
 // maxShort is the most runes, or numbers, that an error shows.
 const maxShort = 80
 
-// short returns the start of v, for an error message.
+// short returns v, or its first maxShort runes and "...", for an error message.
 func short[T string | []byte](v T) string {
 	s := []rune(string(v[:min(len(v), maxShort*utf8.UTFMax)]))
 	if len(s) > maxShort {

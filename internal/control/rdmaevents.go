@@ -2,7 +2,8 @@ package control
 
 import "slices"
 
-// RDMAEvents are a program's callbacks for the notifies of RDMA, which may be lost. Fields may be nil.
+// RDMAEvents are a program's callbacks for the notifies of RDMA, which may be lost, and for a new generation
+// of the port's state. Fields may be nil.
 // [Client.Receive] calls the functions, possibly from several goroutines at once. They must not block or call
 // the client.
 type RDMAEvents struct {
@@ -18,7 +19,7 @@ func (c *Client) OnRDMA(e RDMAEvents) (undo func()) {
 	added := &e
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rdma = append(slices.Clip(c.rdma), added) // Receive reads the old slice without mu
+	c.rdma = append(slices.Clip(c.rdma), added) // a copy: Receive reads the old slice without mu
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

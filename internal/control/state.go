@@ -9,21 +9,22 @@ import (
 // State is the result of the commands on a port, except jobs and RDMA. It can be encoded with encoding/json
 // and restored.
 //
-// Its methods implement the rules of the commands, with the errnos of Linux's devmem (net/core/netdev-genl.c,
-// net/ethtool/rings.c), and change the State only if they return no error. They replace its slices and never
-// modify elements: a copy of the struct is an independent State.
+// Its methods implement the rules of the commands, with some errnos and messages of Linux's devmem
+// (net/core/netdev_rx_queue.c, net/ethtool/rings.c), and change the State only if they return no error. They
+// replace its slices and never modify elements: a copy of the struct is an independent State.
 type State struct {
 	Generation   uint32
 	Splits       []Split // one for each receive queue, in order
 	RSS          RSS
-	Rules        []FlowRule // lists are sorted by ID
+	Rules        []FlowRule // sorted by ID, as are Buffers, Bindings and FlowCounters
 	Buffers      []Buffer
 	Bindings     []Binding
 	FlowCounters []FlowCounter
 	LastID       uint32 // the last ID of a rule, binding or flow counter
 }
 
-// NewState returns a state without rules, buffers and bindings: no header split, and RSS over the receive queues.
+// NewState returns a state without rules, buffers, bindings and flow counters. Header split is off, and RSS's
+// table has i.MaxRSS entries (at least one) that name the receive queues in turn. nic.Port replaces this table.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -53,7 +54,7 @@ func refuse(errno syscall.Errno, what string, args ...any) error {
 }
 
 // SetSplit sets a queue's header split. A bound queue must have header split on, with threshold 0. SetSplit
-// refuses header split for queue 0, which receives frames for the driver itself.
+// refuses to turn header split on for queue 0, which receives control frames.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -82,7 +83,7 @@ func (s *State) Split(queue uint16) (Split, error) {
 
 var ruled = []uint8{protoTCP, protoUDP, protoESP, protoAH, protoSCTP}
 
-// AddFlow adds a rule, of at most limit.
+// AddFlow adds a rule with a new ID, and returns the ID. limit bounds the number of rules (ENOSPC).
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
 	if _, err := encode(nil, r); err != nil {
@@ -114,7 +115,7 @@ func (s *State) DelFlow(id uint32) error {
 	return del(&s.Rules, id, "rule")
 }
 
-// SetRSS sets receive side scaling, with at most limit entries in its table.
+// SetRSS sets receive side scaling. The number of entries in its table must be a power of two up to limit.
 func (s *State) SetRSS(r RSS, limit int) error {
 	if n := len(r.Table); n == 0 || n > limit || n&(n-1) != 0 {
 		return refuse(syscall.EINVAL, "RSS table of %d entries: not a power of two up to %d", n, limit)
@@ -129,7 +130,7 @@ func (s *State) SetRSS(r RSS, limit int) error {
 	return nil
 }
 
-// AddBuffer adds a buffer with the number b.ID.
+// AddBuffer adds a buffer with the number b.ID, which no other buffer may have.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
 	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)
@@ -145,7 +146,7 @@ func (s *State) DelBuffer(id uint32) error {
 	return del(&s.Buffers, id, "buffer")
 }
 
-// Buffer returns a registered buffer.
+// Buffer returns the registered buffer with an ID; false: there is none.
 func (s *State) Buffer(id uint32) (Buffer, bool) {
 	if i := find(s.Buffers, id); i >= 0 {
 		return s.Buffers[i], true
@@ -153,7 +154,7 @@ func (s *State) Buffer(id uint32) (Buffer, bool) {
 	return Buffer{}, false
 }
 
-// Bound returns the ID of the binding of a receive queue, or 0.
+// Bound returns the ID of the binding of a receive queue; 0: it is not bound.
 func (s *State) Bound(queue uint16) uint32 {
 	for _, n := range s.Bindings {
 		if !n.Tx && slices.Contains(n.Queues, queue) {
@@ -223,7 +224,8 @@ func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddFlowCounter adds a flow counter, of at most limit. Several of one connection count independently.
+// AddFlowCounter adds a flow counter with a new ID, and returns the ID. limit bounds the number of flow counters
+// (ENOSPC). A connection may have several.
 func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {

@@ -10,7 +10,8 @@ type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: the NIC does not split frames with less payload; 0: it splits frames without payload, too
+	// 4: hds-thresh, in bytes: if On, the NIC does not split frames with less payload; 0: it splits frames without
+	// payload, too
 	Threshold uint32
 }
 
@@ -35,7 +36,7 @@ func (r *FlowRule) HasSPI() bool { return r.Proto == protoESP || r.Proto == prot
 // SPI returns the security parameters index of a rule for ESP or AH; 0: any.
 func (r *FlowRule) SPI() uint32 { return uint32(r.SrcPort)<<16 | uint32(r.DstPort) }
 
-// SetSPI sets the security parameters index.
+// SetSPI sets the security parameters index of a rule for ESP or AH.
 func (r *FlowRule) SetSPI(spi uint32) { r.SrcPort, r.DstPort = uint16(spi>>16), uint16(spi) }
 
 const (
@@ -97,7 +98,8 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family to b, IPv4 to the first four bytes, and nothing for the zero Addr.
+// putAddr writes a to b, IPv4 to the first four bytes, and nothing for the zero Addr. It refuses an address with
+// a zone, or of another family than v6 selects.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
 	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)

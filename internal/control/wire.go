@@ -15,7 +15,7 @@ const (
 // Version of the protocol. Requests with another version fail with EPROTONOSUPPORT.
 const Version = 1
 
-// MAC is the destination of requests and the source of answers and notifies.
+// MAC is the destination of requests and the source of replies and notifies.
 var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
 // Kind is the direction and purpose of a frame.
@@ -114,6 +114,6 @@ type Header struct {
 	Session    uint32        // 4: random, chosen by the client, not 0; 0 in a notify
 	Seq        uint32        // 8: each new request of a session adds one; 0 in a notify
 	Generation uint32        // 12: of the port's state; 0 in a request
-	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request and in success
+	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request, in a notify and in success
 	Len        uint16        // 18: bytes of data that follow
 }

@@ -13,7 +13,7 @@ type Deadline struct {
 	passed chan struct{} // under mu
 }
 
-// New returns a deadline that never passes, until Set.
+// New returns a deadline that does not pass unless Set sets a time.
 func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
 
 // Set moves the deadline; the zero time means never.
@@ -41,7 +41,8 @@ func (d *Deadline) Set(t time.Time) {
 	d.timer = time.AfterFunc(left, func() { close(c) })
 }
 
-// Wait returns a channel that is closed when the deadline passes, also if Set moves it before.
+// Wait returns a channel that is closed when the deadline passes. If Set moves the deadline before, the channel
+// is closed at the new time.
 func (d *Deadline) Wait() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

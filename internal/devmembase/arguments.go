@@ -1,5 +1,6 @@
-// Package devmembase has code that package devmem's implementations share: checks of arguments, the waits of
-// a connection, the set of a device's open connections, and a devmem.Memory whose work a [Worker] does.
+// Package devmembase has code that package devmem's implementations share: checks of arguments, the waits and
+// errors of a connection, a set for a device's open connections and listeners, and a devmem.Memory whose work
+// a [Worker] does.
 //
 // The package is not API (README, Stability).
 package devmembase
@@ -19,7 +20,8 @@ type Region struct {
 	off, size uint64
 }
 
-// NewRegion returns [off, off+size) of a GPU's memory, or EINVAL.
+// NewRegion returns [off, off+size) of a GPU's memory. EINVAL: it is not one or more whole pages, or its end
+// exceeds 64 bits. The caller checks the size of the GPU's memory.
 func NewRegion(gpu int, off, size uint64) (Region, error) {
 	if size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0 {
 		return Region{}, fmt.Errorf("not whole pages: %w", syscall.EINVAL)
@@ -42,7 +44,8 @@ func (r *Region) Size() uint64 { return r.size }
 // Pages returns the number of pages.
 func (r *Region) Pages() int { return int(r.size / devmem.PageSize) }
 
-// InUse returns an error if b is bound; all has the device's bindings that are not done.
+// InUse returns an error if one of all, the device's bindings that are not done (devmem.Binding.Done), is a binding
+// of b. InUse changes all.
 func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	bound := slices.DeleteFunc(all, func(x diagnosis.Binding) bool { return x.Buffer != b })
 	if len(bound) == 0 {
@@ -51,8 +54,8 @@ func InUse(b devmem.Buffer, all []diagnosis.Binding) error {
 	return fmt.Errorf("buffer [%#x, +%#x) of gpu %d: close: %w", b.Offset(), b.Size(), b.GPU(), diagnosis.InUse(bound))
 }
 
-// CheckRX returns an error if the memory cannot be bound for receive to that number of queues, with at least
-// minPages pages for each; all has the device's bindings that are not done.
+// CheckRX returns EBUSY if a receive binding in all, the device's bindings that are not done, has some of the
+// memory, and ENOSPC if the memory has less than minPages pages for each of the queues.
 func (r *Region) CheckRX(queues, minPages int, all []diagnosis.Binding) error {
 	for _, o := range all {
 		off := o.Buffer.Offset()
@@ -82,8 +85,8 @@ func (r *Region) Inside(ranges []devmem.Range) ([]devmem.Range, error) {
 	}
 }
 
-// CheckQueues returns an error if a device with n receive queues cannot bind queues; bound reports whether a
-// queue is bound.
+// CheckQueues returns an error if queues is empty, or has a number that is not 1 to n-1, or a queue for which
+// bound returns true. n is the number of the device's receive queues.
 func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	if len(queues) == 0 {
 		return fmt.Errorf("no queue: %w", syscall.EINVAL)
@@ -101,7 +104,8 @@ func CheckQueues(queues []int, n int, bound func(queue int) bool) error {
 	return nil
 }
 
-// CheckFlow returns an error if f cannot be added to a device with n receive queues and these rules.
+// CheckFlow returns EINVAL if f's queue is not 0 to n-1, or f has no address, or addresses of two families, and
+// EEXIST if one of the rules has f's Src and Dst. n is the number of the device's receive queues.
 func CheckFlow(f devmem.Flow, n int, rules ...devmem.Flow) error {
 	if f.Queue < 0 || f.Queue >= n {
 		return fmt.Errorf("%s: %w", diagnosis.NoQueue(f.Queue, n), syscall.EINVAL)

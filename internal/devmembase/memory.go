@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Worker works on a GPU's memory, within the buffers. The methods add the number of processed bytes to count.
+// Worker works on a GPU's memory. Memory has checked that pieces and moves are inside their buffers. The methods
+// add the number of processed bytes to count, also of bytes processed before an error.
 type Worker interface {
 	// ToHost copies pieces of a buffer to dst, which is as long as all of them together.
 	ToHost(ctx context.Context, dst []byte, b devmem.Buffer, from Pieces, count *atomic.Uint64) error
@@ -31,7 +32,7 @@ var _ devmem.Memory = (*Memory)(nil)
 // NewMemory makes a Memory.
 func NewMemory(w Worker) *Memory { return &Memory{w: w} }
 
-// Pieces are pieces of a buffer: the ranges, or if there are none, the strided pieces of each.
+// Pieces are pieces of a buffer: the field ranges, or, if it is nil, the pieces that the field each describes.
 type Pieces struct {
 	ranges []devmem.Range
 	each   devmem.Strided
@@ -55,7 +56,7 @@ func inside(b devmem.Buffer, off, n uint64) error {
 	return nil
 }
 
-// Named adds an operation's name to its error, which may be nil.
+// Named adds an operation's name to its error. It returns nil for nil.
 func Named(name string, err error) error {
 	if err == nil {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Set has the connections or listeners that a device closes in its own Close. The zero Set is empty. It is
+// Set has the connections or listeners that a device closes in its own Close. The zero Set is empty. A Set is
 // safe for concurrent use.
 type Set[E comparable] struct {
 	mu     sync.Mutex
@@ -25,8 +25,8 @@ func (s *Set[E]) Do(f func()) bool {
 	return true
 }
 
-// Add adds an element, and then calls then, which may be nil, under the Set's lock. It returns false if the
-// Set is closed.
+// Add adds an element, and then calls then, which may be nil, under the Set's lock. If the Set is closed, Add
+// does neither and returns false.
 func (s *Set[E]) Add(e E, then func()) bool {
 	return s.Do(func() {
 		if s.open == nil {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// IsClosed reports whether a channel is closed.
+// IsClosed reports whether c, a channel on which nothing is sent, is closed.
 func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -21,7 +21,8 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// AddrPort returns the unmapped address and port of an end of a connection.
+// AddrPort returns the address and port of an end of a connection, as Unmap converts them, and zero values if a has
+// none.
 func AddrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return Unmap(t.AddrPort())
@@ -30,10 +31,11 @@ func AddrPort(a net.Addr) netip.AddrPort {
 	return Unmap(p)
 }
 
-// Unmap converts an IPv4-mapped IPv6 address to IPv4.
+// Unmap converts an IPv4-mapped IPv6 address to IPv4, and returns other addresses as they are.
 func Unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// OpError wraps an error of a connection as package net does, but not io.EOF.
+// OpError wraps an error of a TCP connection in a *net.OpError, with diagnosis.Ended's explanation. It returns nil
+// and io.EOF as they are.
 func OpError(op string, err error, local, remote net.Addr) error {
 	if err == nil || err == io.EOF {
 		return err
@@ -54,7 +56,7 @@ type Stall struct {
 	Tick func(idle time.Duration)
 
 	last  uint64
-	since time.Time // when Progress first returned last
+	since time.Time // when Begin or Check first saw that Progress returned last
 }
 
 // Begin begins a wait.
@@ -71,7 +73,7 @@ func (s *Stall) tick(idle time.Duration) {
 	}
 }
 
-// Check calls Tick, and returns Stalled's error if there was no progress for Limit.
+// Check calls Tick, and returns Stalled's error if there was no progress for Limit. Without a Limit it does nothing.
 func (s *Stall) Check(now time.Time) error {
 	if s.Limit == 0 {
 		return nil
@@ -87,8 +89,9 @@ func (s *Stall) Check(now time.Time) error {
 	return s.Stalled(idle)
 }
 
-// Wait waits for sig. It returns net.ErrClosed once closed is closed, os.ErrDeadlineExceeded once deadline is
-// closed, and the error of [Stall.Check].
+// Wait waits for a signal on sig, or that sig is closed, and then returns nil. It returns net.ErrClosed once
+// closed is closed, os.ErrDeadlineExceeded once deadline is closed, and an error of [Stall.Check], which it calls
+// at intervals.
 func (s *Stall) Wait(sig, closed, deadline <-chan struct{}) error {
 	var tick <-chan time.Time
 	s.Begin()

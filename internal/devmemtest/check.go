@@ -17,7 +17,8 @@ type Result struct {
 	Log     []string `json:"log,omitempty"` // errors, and why the case was skipped
 }
 
-// Check runs a case outside of `go test`; newWorld may fail it.
+// Check runs a case outside of `go test`, in the World that newWorld makes. newWorld may fail or skip the case by
+// its T.
 func Check(ctx context.Context, c Case, newWorld func(T) *World) Result {
 	return check(ctx, c.Name, func(t T) { c.Run(t, newWorld(t)) })
 }
@@ -71,7 +72,8 @@ func (t *checker) note(s string, failed bool) {
 	t.result.Log = append(t.result.Log, strings.TrimSuffix(s, "\n"))
 }
 
-// place returns the file and line of up to three nested calls, the innermost last.
+// place returns the file and line of up to three nested calls of this package, the innermost last, without the
+// methods of checker and the Run of cases.
 func place() string {
 	var pcs [16]uintptr
 	var where []string

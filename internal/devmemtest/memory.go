@@ -24,7 +24,7 @@ type MemoryWorld struct {
 	Contents [2]Memory
 }
 
-// MemorySize is the minimum length of a MemoryWorld's buffers.
+// MemorySize is the minimum length of MemoryWorld.Buffers, in bytes.
 const MemorySize = 4 << 20
 
 // MemoryCase is one case of MemoryCases.
@@ -33,7 +33,7 @@ type MemoryCase struct {
 	run  func(e *memoryEnv)
 }
 
-// Run runs the case in a new world.
+// Run runs the case in w, whose Memory no other case has used.
 func (c MemoryCase) Run(t T, w *MemoryWorld) {
 	t.Helper()
 	e := &memoryEnv{T: t, MemoryWorld: w, random: rand.New(rand.NewPCG(1, 2))}
@@ -56,7 +56,8 @@ var contents = sync.OnceValue(func() (list [2][]byte) {
 	return list
 })
 
-// MemoryCases returns the suite of devmem.Memory. After each case the buffers must have exactly the expected bytes.
+// MemoryCases returns the suite of devmem.Memory. After each case the first MemorySize bytes of Buffers must be
+// exactly the expected ones.
 func MemoryCases() []MemoryCase {
 	return []MemoryCase{
 		{"look at ranges", lookRanges}, {"look at strides", lookStrided}, {"put and get", putGet}, {"gather", gather},
@@ -169,7 +170,7 @@ func gather(e *memoryEnv) {
 	testkit.Equal(e.T, "counted", e.Memory.Stats(), devmem.MemoryStats{Gathered: all})
 }
 
-// sum is the reference for Reduce: it adds b to a, one element each.
+// sum is the reference for Reduce: it adds the first element of b to the first one of a.
 func sum(t devmem.Type, a, b []byte) {
 	le := binary.LittleEndian
 	switch t {
@@ -192,7 +193,7 @@ func nearest(sum float64) uint16 {
 	switch {
 	case math.IsNaN(sum) || math.IsInf(float64(f), 0) || value(low) == float64(f):
 		return low
-	case math.IsInf(value(high), 0): // infinity rounds as if it were the next number after the largest
+	case math.IsInf(value(high), 0): // round as if infinity were 2^128, the next number after the largest
 		if math.Abs(float64(f)) >= math.Ldexp(2-math.Ldexp(1, -8), 127) {
 			return high
 		}
@@ -205,7 +206,7 @@ func nearest(sum float64) uint16 {
 	return high
 }
 
-// nan reports whether an element is a NaN, whose bits in a sum are not specified.
+// nan reports whether an element is a NaN. The bits of a sum that is a NaN are not specified.
 func nan(t devmem.Type, b []byte) bool {
 	switch t {
 	case devmem.Float32:
@@ -247,7 +248,7 @@ func reduce(e *memoryEnv) {
 		e.reduced(t, 0, last, 1, last, 1)
 		all += size
 	}
-	// Ties, both signs of zero, denormals, infinities.
+	// These values and their sums include ties of bfloat16, both signs of zero, denormals and infinities.
 	edges := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 1 << 8, 1<<8 + 2, 1.0 / 256, 3.0 / 256, -1.0 / 256,
 		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), math.SmallestNonzeroFloat32,
 		0x1p-126, 0xffp120, 0x1p119}
@@ -298,7 +299,7 @@ func beyond(e *memoryEnv) {
 		e.fails(m.Reduce(ctx, devmem.Int32, b, off, b, 0, 2), syscall.EFAULT)
 		e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, off, 2), syscall.EFAULT)
 	}
-	e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, 0, most/4+2), syscall.EFAULT) // their bytes wrap around
+	e.fails(m.Reduce(ctx, devmem.Int32, b, 0, b, 0, most/4+2), syscall.EFAULT) // 4 bytes each: more than 64 bits can count
 	for _, s := range []devmem.Strided{{Off: 0, Stride: size/2 - 3, Len: 8, Count: 3}, {Off: 0, Stride: most / 2, Len: 8, Count: 3},
 		{Off: size - 8, Stride: 1, Len: 8, Count: 3}, {Off: most - 3, Stride: 0, Len: 8, Count: 3}} {
 		e.fails(m.LookEach(ctx, make([]byte, 24), b, s), syscall.EFAULT)

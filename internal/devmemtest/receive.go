@@ -198,7 +198,7 @@ var receiveCases = []testCase{
 	}},
 }
 
-// settled waits until c has first+n unread bytes.
+// settled waits until c has at least first+n unread bytes.
 func (e *env) settled(c devmem.Conn, first, n int) {
 	e.Helper()
 	if !e.poll(func() bool {

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// completions waits until sends 0 to n-1 are complete.
+// completions reads the completions of sends 0 to n-1, and fails unless they come in order. No completion of the
+// connection may have been read before.
 func (e *env) completions(c devmem.Conn, n uint32) {
 	e.Helper()
 	for next := uint32(0); next < n; {

@@ -105,7 +105,7 @@ var tokenCases = []testCase{
 		if e.Dev.Stats().NICDrops == 0 && !e.poll(func() bool { return e.Dev.Stats().NICDrops > 0 }) {
 			e.Error("nothing was dropped")
 		}
-		e.deadlines(c, host) // drops may be reported late, and by then the host waits long before it retransmits
+		e.deadlines(c, host) // anew: drops may be reported late, and by then the host waits long before it retransmits
 		e.free(c, held)
 		e.recvAll(c, want[got:])
 		wait()

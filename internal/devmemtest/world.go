@@ -1,6 +1,7 @@
 // Package devmemtest is the conformance suite of package devmem: it runs over any implementation
-// and checks the semantics that must not differ from Linux's (byte accounting, where calls stop,
-// errors by number, tokens, limits, meaning of completions, life of bindings).
+// and checks the semantics, mostly Linux's (such as byte accounting, where calls stop, errors by
+// number, tokens, limits, meaning of completions, life of bindings). MemoryCases is the suite of
+// devmem.Memory.
 //
 // The implementation's own test makes a World for each case:
 //
@@ -10,7 +11,7 @@
 //		}
 //	}
 //
-// A program that is not a test, for example in a guest, runs a case with Check.
+// A program that is not a test, for example in a guest, runs a case with Check or CheckMemory.
 //
 // A world is a device and an ordinary TCP host that can reach it, and is used for one case.
 //
@@ -45,12 +46,12 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is the environment of a case. T.Cleanup destroys it.
+// World is the environment of a case. The function that makes it registers its end with T.Cleanup.
 type World struct {
 	Dev  devmem.Device
 	Addr netip.Addr
-	// Queues are receive queues of Dev that can be bound, at least 2, in rising order, with traffic by flow
-	// rules only.
+	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. Only flow rules lead
+	// packets to them.
 	Queues []int
 	GPU    int
 	// Memory is the GPU's: at least 4 MiB, all zero at first.
@@ -59,7 +60,7 @@ type World struct {
 	Host Host
 	// Strict: tokens are issued as on Linux, the lowest free number first, from 1.
 	Strict bool
-	// Pages: Stats counts pages.
+	// Pages: Dev.Stats counts the pages of bindings by their state.
 	Pages bool
 }
 
@@ -69,7 +70,7 @@ type Memory interface {
 	io.WriterAt
 }
 
-// Host is an ordinary TCP host.
+// Host is an ordinary TCP host. Its connections have the method SetLinger of net.TCPConn.
 type Host interface {
 	Listen(local netip.AddrPort) (net.Listener, error)
 	Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn, error)
@@ -115,13 +116,13 @@ type Case struct {
 	run  func(e *env)
 }
 
-// Run runs the case in a new world.
+// Run runs the case in w, which no other case has used.
 func (c Case) Run(t T, w *World) {
 	t.Helper()
 	c.run(&env{t, w})
 }
 
-// Cases returns the suite.
+// Cases returns the suite, except MemoryCases.
 func Cases() (cs []Case) {
 	for _, group := range []struct {
 		name  string
@@ -189,7 +190,7 @@ func (e *env) accept() (devmem.Conn, net.Conn) {
 	return c, host
 }
 
-// steered opens a connection whose payload goes to a receive binding.
+// steered opens a connection whose received payload goes to a new receive binding.
 func (e *env) steered() (devmem.Binding, devmem.Conn, net.Conn) {
 	e.Helper()
 	b := e.bindRX()
@@ -222,8 +223,8 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f while the case continues, until wait. A case sends much in this way: the windows of both
-// ends limit how much may be in flight.
+// background runs f while the case continues. wait waits for f's end, and fails the case if f has returned an
+// error. A case sends much data in f, and receives it meanwhile: the windows of both ends limit the data in flight.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -252,7 +253,7 @@ func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
 	wait()
 }
 
-// arrive makes the host write n bytes, and waits until they can be read.
+// arrive makes the host write n bytes, waits until they can be read, and returns them.
 func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	e.Helper()
 	b := data(seed, n)
@@ -261,7 +262,7 @@ func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
 	return b
 }
 
-// arrived waits until n bytes can be read from c.
+// arrived waits until one call of RecvDevmem can receive n bytes from c.
 func (e *env) arrived(c devmem.Conn, n int) {
 	e.Helper()
 	frags, linear := make([]devmem.Frag, 256), make([]byte, n)
@@ -345,7 +346,8 @@ func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.recvEach(c, 256, want, func([]devmem.Frag) {})
 }
 
-// recvEach is recvAll with at most room frags in each call, after which it calls check.
+// recvEach is recvAll with at most room frags in each call. After a call it calls check, and then returns the
+// tokens.
 func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
 	e.Helper()
 	for got := 0; got < len(want); {

@@ -13,8 +13,9 @@ import (
 
 const dialPause = 100 * time.Millisecond
 
-// DialAgain calls dial again while no program listens or the peer cannot be reached, until ctx ends: guests'
-// programs start in no certain order. Other errors of dial end it.
+// DialAgain calls dial again while the peer refuses, resets or does not answer the connection, or cannot be
+// reached, until ctx ends: guests' programs start in no certain order. Other errors of dial end it. Before it
+// dials for the second time, it calls waits, which may be nil, with the error.
 func DialAgain(ctx context.Context, dial func(ctx context.Context) (devmem.Conn, error),
 	waits func(err error)) (devmem.Conn, error) {
 	var last error

@@ -2,10 +2,10 @@
 // Linux's own devmem sockets (tools/testing/selftests/drivers/net/hw/ncdevmem.c). A flag that has the same
 // meaning in both has ncdevmem's name.
 //
-// Only open.go depends on the stack, and on how a device is opened.
+// Only open.go, and tests, depend on package stack and on how a device is opened.
 //
-// It differs from ncdevmem where ncdevmem hides failures: one wrong byte is a failure, bytes in host memory
-// are validated at their position in the stream, and a test of a pattern fails if nothing is received.
+// It differs from ncdevmem where ncdevmem hides failures: with -v one wrong byte is a failure, bytes in host memory
+// are validated at their position in the stream, and receiving nothing is a failure.
 package devmemtool
 
 import (
@@ -31,21 +31,23 @@ type Device struct {
 	// Shared: RSS may spread over all queues, so that queues to be bound must be removed from it.
 	Shared bool
 	GPUs   []GPU
-	Memory devmem.Memory // of all GPUs
+	Memory devmem.Memory // works on the memory of all GPUs
 }
 
 // Request configures which device to open.
 type Request struct {
 	Interface string       // PCI address, or "virtio" for the only device; or the name of a network interface
-	Address   netip.Prefix // the tool's
-	// Unguarded: no process cleans up at the NIC if the program is killed (kernelnic.GuardName).
+	Address   netip.Prefix // the tool's own address
+	// Unguarded: with a network interface, no process unregisters the buffers at the NIC if the program is killed
+	// (kernelnic.GuardName).
 	Unguarded bool
 }
 
 // Opener opens a device.
 type Opener func(ctx context.Context, r Request) (*Device, error)
 
-// Stdio has the streams of the tool: payload, help and the success of -v go to Out, other messages to Err.
+// Stdio has the streams of the tool: received payload (without -v), help and the success of recv -v go to Out, other
+// messages to Err. In has the payload to send (without -b).
 type Stdio struct {
 	In       io.Reader
 	Out, Err io.Writer

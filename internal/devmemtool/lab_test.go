@@ -76,7 +76,8 @@ func (r run) want(t testing.TB, who string, status int, out string, says ...stri
 	}
 }
 
-// start runs the tool in guest i. waiting is closed when it waits for a connection, or has ended.
+// start runs the tool in guest i. waiting is closed when the tool waits for a connection, or has
+// ended.
 func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan run, waiting <-chan struct{}) {
 	d, listens := make(chan run, 1), make(chan struct{})
 	go func() {
@@ -90,7 +91,7 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	return d, listens
 }
 
-// watched is the tool's stderr.
+// watched is the tool's stderr. It closes listens when the tool writes that it waits for a connection.
 type watched struct {
 	buf     bytes.Buffer
 	once    sync.Once

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet runs the tool in a guest, until SIGINT or SIGTERM, and returns its exit status.
+// Applet runs the tool in a guest, and returns its exit status. SIGINT and SIGTERM interrupt it.
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -56,7 +56,7 @@ type tool struct {
 	std     Stdio
 	dev     *Device
 	gpuSize uint64
-	undo    []func() error // called in reverse order
+	undo    []func() error // called in reverse order at the end of run
 }
 
 func (t *tool) run(ctx context.Context, open Opener) (err error) {
@@ -110,7 +110,7 @@ func (t *tool) pickGPU() error {
 	return usageError{fmt.Errorf("-g: no GPU %d: there are %s", t.gpu, strings.Join(ids, ", "))}
 }
 
-// numPages is ncdevmem's NUM_PAGES, and bounds a buffer.
+// numPages is ncdevmem's NUM_PAGES: a buffer has at most so many pages.
 const numPages = 16000
 
 func (t *tool) register() (devmem.Buffer, error) {
@@ -122,7 +122,7 @@ func (t *tool) register() (devmem.Buffer, error) {
 	return buf, nil
 }
 
-// bound makes the tool close a binding at the end, and wait until its memory is unused.
+// bound makes the tool close a binding at the end, and wait, at most limits.Unbind, until its memory is unused.
 func (t *tool) bound(b devmem.Binding) {
 	t.say("got dmabuf id=%d", b.ID())
 	t.later("unbind", func() error {
@@ -145,7 +145,8 @@ func (t *tool) untilPeer(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, t.peer, fmt.Errorf("(-w %v) %w", t.peer, os.ErrDeadlineExceeded))
 }
 
-// using makes the tool close a connection at the end of the run: by a reset, unless *whole is true then.
+// using sets the stall limit of a connection, and makes the tool close it: by a reset when ctx ends, and at the end of
+// the run by a reset unless *whole is true then.
 func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
 	c.SetStallLimit(t.stall)
 	abort := func() error {

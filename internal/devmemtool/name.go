@@ -13,13 +13,13 @@ import (
 
 type resolve func(ctx context.Context, network, name string) ([]netip.Addr, error)
 
-// hosts uses /etc/hosts alone.
+// hosts looks names up in /etc/hosts alone.
 var hosts = resolve((&net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.ErrUnsupported
 }}).LookupNetIP)
 
-// lookup prefers IPv4, and for a guest's name the address of the guest's devmem programs, if they have their
-// own.
+// lookup returns an address of a name, preferably an IPv4 address. For a guest's name it first looks up the name of the
+// guest's devmem programs (guestnet.DevmemNameOf).
 func (r resolve) lookup(name string) (netip.Addr, error) {
 	ctx := context.Background()
 	var list []netip.Addr

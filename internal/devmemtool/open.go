@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Open opens a virtio network device of vnic's on the PCI bus, with vnic's driver and stack; or a network
-// interface of the kernel, whose NIC is vnic's.
+// Open opens a virtio network device of vnic's on the PCI bus, with vnic's driver and stack, if r.Interface is virtio
+// or a PCI address; else a network interface of the kernel, whose NIC is vnic's.
 func Open(ctx context.Context, r Request) (*Device, error) {
 	if r.Interface != "virtio" && !strings.Contains(r.Interface, ":") {
 		return openKernel(ctx, r)

@@ -32,16 +32,16 @@ type options struct {
 	send     bool
 	iface    string
 	server   netip.Prefix
-	client   netip.Prefix // zero: any
+	client   netip.Prefix // zero: any; not zero for send
 	port     uint16
 	pattern  int // -v; 0: none
 	first    int // receive queue; -1: the last
 	queues   int
-	chunk    uint64        // -z: bytes of one range of a send; 0: no limit
+	chunk    uint64        // -z: most bytes of one range of a send; 0: no limit
 	bytes    uint64        // -b; 0: stdin
 	gpu      int           // -1: the first
-	stall    time.Duration // without progress; 0: no limit
-	peer     time.Duration // -w, the wait for the peer; 0: no limit
+	stall    time.Duration // -w: longest time without progress; 0: no limit
+	peer     time.Duration // -w: longest wait for the peer; 0: no limit
 	linear   bool          // -L: fail if bytes come in host memory
 	hold     bool          // -H
 	describe bool          // -d
@@ -49,7 +49,8 @@ type options struct {
 
 var errHelp = errors.New("help")
 
-// parse parses a command and its flags; it writes help to out.
+// parse parses a command and its flags, with defaults from the environment. If they ask for help, it writes help to
+// out and returns errHelp.
 func parse(args []string, out io.Writer) (*options, error) {
 	if len(args) > 0 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help" || args[0] == "help") {
 		usage(out, nil)

@@ -62,8 +62,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	return err
 }
 
-// accept waits, at most t.peer unless that is 0, for the first connection, with -c one from that address and the port
-// of -p.
+// accept waits for a connection, at most t.peer unless that is 0. With -c it resets connections that are not from that
+// address and the port of -p.
 func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, error) {
 	ctx, cancel := t.untilPeer(ctx)
 	defer cancel()
@@ -83,7 +83,7 @@ func (t *tool) accept(ctx context.Context, l devmem.Listener) (devmem.Conn, erro
 }
 
 // bindQueues binds device memory to receive queues, steers the flow to the first of them, and returns the
-// memory. If RSS may spread over all queues (Device.Shared), it takes them out.
+// memory. If RSS may spread over all queues (Device.Shared), bindQueues limits RSS to the queues below them.
 func (t *tool) bindQueues(local netip.AddrPort) (devmem.Buffer, error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxIOV   = 1024    // ranges of one send, like MAX_IOV
+	maxIOV   = 1024    // ranges of one send with -z, at most, like ncdevmem's MAX_IOV
 	sendSize = 1 << 18 // bytes of one send, at most
 )
 
@@ -71,8 +71,8 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// closeBoth closes our end and waits a while for the peer's: with vnic's stack, nothing retransmits a lost FIN once
-// the tool has closed its device.
+// closeBoth closes our end and waits, at most limits.CloseWait, for the peer's: with vnic's stack, nothing retransmits
+// a lost FIN once the tool has closed its device.
 func (t *tool) closeBoth(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here()))); err != nil {
 		return err
@@ -99,9 +99,9 @@ type sender struct {
 	buffer  devmem.Buffer
 	size    uint64
 	slots   uint32
-	calls   uint32 // that sent bytes
+	calls   uint32 // of SendDevmem, that sent all their bytes
 	done    uint32 // complete calls, up to the first incomplete one
-	early   []bool // for the calls from done on: complete
+	early   []bool // early[i]: call done+i is complete
 	ranges  []devmem.Range
 	total   uint64
 }

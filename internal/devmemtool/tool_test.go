@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// closing checks, before it closes a device, that the tool has left nothing in the NIC.
+// closing checks, before it closes a device, that the tool has left no rule, buffer or binding.
 type closing struct {
 	devmem.Device
 	guest *guest
@@ -239,7 +239,7 @@ func TestFailures(t *testing.T) {
 	t.Run("not steered", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
-		r, _ := w.both("hello", toServer, fromClient) // the sender may have ended before the receiver fails
+		r, _ := w.both("hello", toServer, fromClient) // the sender may fail, or have ended before the receiver fails
 		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
 			t.Errorf("recv: %v", r)
 		}
@@ -270,7 +270,7 @@ func TestFailures(t *testing.T) {
 		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
 			t.Errorf("%d: %s", status, e.String())
 		}
-		cancel() // the receiver may not have seen the connection before its reset
+		cancel() // the receiver still waits if it has not seen the connection before its reset
 		(<-recv).want(t, "recv", 1, "")
 	})
 }

@@ -22,15 +22,15 @@ type Lease struct {
 	Addr    netip.Prefix
 	Routers []netip.Addr
 	DNS     []netip.Addr
-	Name    string // of this host; "": none
-	MTU     int    // of the network; 0: unknown
+	Name    string // of this host; "": none, or one that is not a host name
+	MTU     int    // of the network; 0: unknown, or less than minMTU
 }
 
 // ErrNoAnswer means that no server has answered a message in time.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client sends each message, at most, and the wait after the first time; later waits are twice as long
-// each.
+// How often a client sends each message, at most, and the wait after the first time. Each later wait is twice as
+// long as the wait before.
 const (
 	tries = 5
 	wait  = limits.Lease
@@ -41,9 +41,10 @@ const minMTU = 68
 
 // Ask gets a lease on an interface, which must be up and needs no address.
 //
-// Some servers send the answer to the address that they assign, although the client asks for broadcasts
-// (passt before 2024), which the kernel passes to no UDP socket yet. So Ask listens on a packet socket (RFC
-// 2131, 4.1), or, if the kernel has none, receives only broadcasts.
+// Some servers, such as old versions of passt, send the answer to the address that they assign, although the
+// client asks for broadcasts (RFC 2131, 4.1). Before the interface has this address, the kernel passes such an
+// answer to no UDP socket. So Ask listens on a packet socket, or, if the kernel has none, on a UDP socket, which
+// receives only broadcasts.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (l Lease, err error) {
 	defer func() {
 		if err != nil {
@@ -123,7 +124,8 @@ func addrs(list []net.IP) (out []netip.Addr) {
 	return out
 }
 
-// hostName reports whether a name can be a host's (RFC 1123, 2.1): the server is not trusted.
+// hostName reports whether s has only the characters of host names (RFC 1123, 2.1) and is not too long. The server
+// is not trusted.
 func hostName(s string) bool {
 	const longest = 64 // Linux's
 	for _, r := range s {

@@ -84,7 +84,7 @@ func answer(t *testing.T, i int, m *dhcpv4.DHCPv4) []byte {
 	return reply(t, m, dhcpv4.MessageTypeAck)
 }
 
-// Answers to other clients, and malformed ones, are ignored.
+// Answers to other clients, malformed answers, and answers of a server whose offer was not accepted are ignored.
 func TestLeaseIsTaken(t *testing.T) {
 	c, pc := pair(t)
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
@@ -150,7 +150,7 @@ func TestMTUIsTaken(t *testing.T) {
 	}
 }
 
-// After a server's refusal the client does not ask again.
+// After a server's refusal the client returns an error with the server's message.
 func TestRefusalIsSaid(t *testing.T) {
 	c, pc := pair(t)
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {

@@ -1,6 +1,6 @@
 // Package diagnosis explains a program's mistake, for implementations of package devmem: for example which mistake
 // makes a connection stall, or why a binding's id is wrong. The table in mistakes.go lists the usual mistakes, and
-// docs/mistakes.md is written from it.
+// the list in docs/mistakes.md is written from it.
 package diagnosis
 
 import (
@@ -16,19 +16,19 @@ import (
 
 // Connection has facts about a connection.
 type Connection struct {
-	Op            string // the call that waits: recv, read, send, write, completion
+	Op            string // the call that waits: recv, read, send, write, completion; "" for Steering
 	Local, Remote netip.AddrPort
-	Idle          time.Duration // since the last progress
+	Idle          time.Duration // since the last progress; 0 for Steering
 	Received      uint64        // bytes, in host and device memory
 	Queue         int           // by which it receives; -1: unknown
 
-	Unacked    uint64 // bytes sent and not acknowledged
+	Unacked    uint64 // bytes not acknowledged; with the kernel's TCP, bytes not yet sent are included
 	Sends      int    // calls of SendDevmem that are not complete
 	Window     int64  // the peer's receive window, in bytes; -1: unknown
-	Unanswered int    // successive retransmissions or probes without an answer
-	Heard      bool   // a packet of the peer came since the stall began
-	Alive      bool   // a packet of the peer came in the second half of the stall
-	Asked      bool   // our end sent probes or data in the second half of the stall
+	Unanswered int    // retransmissions or probes since the last progress
+	Heard      bool   // a packet of the peer came since the last progress
+	Alive      bool   // a packet of the peer came in the second half of the stall; false if unknown
+	Asked      bool   // our end sent probes or data in the second half of the stall; false if unknown
 }
 
 // Device is the configuration of the connection's device.
@@ -38,7 +38,7 @@ type Device struct {
 	Holders  []Holder // connections that hold tokens
 }
 
-// Binding is a binding that is not done.
+// Binding is a binding that is not done (devmem.Binding.Done).
 type Binding struct {
 	devmem.BindingStats
 	Buffer devmem.Buffer
@@ -63,7 +63,7 @@ type situation struct {
 	rule     devmem.Flow // of the connection's flow, if steered
 	steered  bool
 	queues   []int    // of open receive bindings
-	dry      *Binding // the binding of the rule's queue, or without a rule the connection's, if isDry; nil: none
+	dry      *Binding // a receive binding of the rule's queue, or without a rule the connection's, if isDry; nil: none
 }
 
 // Stall returns a sentence about the likely mistake that makes a connection stall.
@@ -73,8 +73,8 @@ func Stall(c Connection, d Device) string {
 	return s.sentence(func(m *mistake) bool { return !m.steering || elsewhere })
 }
 
-// Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no row
-// explains it.
+// Steering returns a sentence that explains why a connection's payload arrives in host memory; "": no
+// mistake in the table explains it.
 func (d Device) Steering(c Connection) string {
 	return d.situation(c).sentence(func(m *mistake) bool { return m.steering })
 }
@@ -135,7 +135,7 @@ func (s *situation) facts() *strings.Replacer {
 	return strings.NewReplacer(words...)
 }
 
-// fewPages: with fewer pages, a pool may lack room for a NIC's largest packet, of 64 KiB.
+// fewPages: with fewer free pages, a pool may lack room for a NIC's largest packet, of 64 KiB.
 const fewPages = 17
 
 func (b *Binding) isDry() bool {
@@ -180,7 +180,7 @@ func (d Device) rule(c Connection) (found devmem.Flow, ok bool) {
 	return found, ok
 }
 
-// Matches reports whether a rule matches packets from src to dst, and how many fields it compares.
+// Matches reports whether a rule matches packets from src to dst, and if so, how many fields it compares.
 func Matches(r devmem.Flow, src, dst netip.AddrPort) (fields int, ok bool) {
 	for _, x := range []struct{ rule, packet netip.AddrPort }{{r.Src, src}, {r.Dst, dst}} {
 		if a := x.rule.Addr(); a.IsValid() && !a.IsUnspecified() {

@@ -83,7 +83,7 @@ func TestStallNamesTheMistake(t *testing.T) {
 	}
 }
 
-// The error of a wrong ID explains it, and lists at most maxNamed existing ones.
+// The error of a wrong ID explains why it is wrong, and lists at most maxNamed of the existing IDs.
 func TestIDsNameThemselves(t *testing.T) {
 	var all, many Device
 	for _, b := range []devmem.BindingStats{{ID: 7}, {ID: 8, TX: true}, {ID: 9, TX: true, Closed: true, Sends: 3}} {
@@ -156,7 +156,7 @@ func TestErrorsOfThePeerSayWhatTheyMean(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the mistakes in docs/mistakes.md anew")
 
-// docs/mistakes.md has exactly the mistakes of the table.
+// The list in docs/mistakes.md has exactly the mistakes of the table. With -update the test writes the list:
 //
 //	go test ./internal/diagnosis -run TestDocsHaveAllMistakes -update
 func TestDocsHaveAllMistakes(t *testing.T) {

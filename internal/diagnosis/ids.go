@@ -27,7 +27,8 @@ func (d Device) NoTXBinding(id uint32) error {
 	return fmt.Errorf("binding %d: there is no such TX binding%s: %w", id, list(d.Bindings), syscall.EINVAL)
 }
 
-// InUse returns the error of closing a bound buffer: EBUSY. bound has its bindings that are not done.
+// InUse returns the error of closing a bound buffer: EBUSY. bound has the buffer's bindings that
+// are not done.
 func InUse(bound []Binding) error {
 	var words []string
 	for _, b := range bound {

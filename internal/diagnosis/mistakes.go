@@ -13,7 +13,7 @@ import (
 // memory.
 type mistake struct {
 	Name     string   // a heading of docs/mistakes.md, which several rows may share; "": the sentence is in a list there
-	Sentence string   // of Stall or Steering; words in braces stand for facts (situation.facts)
+	Sentence string   // of Stall or Steering, or ""; words in braces stand for facts (situation.facts)
 	Errors   []string // examples of errors of calls
 	Do       string   // advice for docs/mistakes.md
 
@@ -29,7 +29,8 @@ var (
 	exampleSends = []Binding{{BindingStats: devmem.BindingStats{ID: 1, TX: true, Sends: 24}}}
 )
 
-// mistakes is the table. The first row that fits gives the sentence.
+// mistakes is the table. The first row that fits gives the sentence. Steering looks only at rows with steering; Stall
+// looks at these only if payload has come by a queue that is not bound.
 var mistakes = []mistake{
 	{Name: "queue 0", Errors: []string{QueueZero(4) + ": " + syscall.ERANGE.Error()},
 		Do: `Bind another queue. On virtio frames that cannot be split go to queue 0; on gve queue 0 is left to the kernel.`},

@@ -37,8 +37,8 @@ func Dial(err error, remote netip.AddrPort) error {
 	return err
 }
 
-// DialServer replaces the explanation in an error of a device's Dial by one about servers; without an
-// explanation it returns err.
+// DialServer replaces err, an error of a device's Dial, by an error with an explanation about servers. If it knows no
+// explanation of err, it returns err.
 func DialServer(err error, remote netip.AddrPort) error {
 	_, server, cause := why(err, remote)
 	if cause == nil {
@@ -60,7 +60,8 @@ func why(err error, remote netip.AddrPort) (peer, server string, cause error) {
 	return "", "", nil
 }
 
-// Ended adds to ECONNRESET or ETIMEDOUT, the end of a connection, what may have happened to the peer.
+// Ended adds to ECONNRESET or ETIMEDOUT, the end of a connection, what may have happened to the peer. It returns other
+// errors as they are.
 func Ended(err error, remote net.Addr) error {
 	switch {
 	case errors.Is(err, syscall.ECONNRESET):

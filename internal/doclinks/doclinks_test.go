@@ -35,8 +35,8 @@ func tracked(t *testing.T, patterns ...string) []string {
 	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool { return strings.Contains(f, "/vendor/") })
 }
 
-// In Markdown pages, except CHANGELOG.md, relative links lead to files, and quoted names of files exist here or in
-// foreign.
+// In Markdown pages, except CHANGELOG.md, relative links lead to files or folders. In back-quotes, names of Go files
+// and paths with the extensions in the expression file exist here or are in foreign.
 func TestFilesThatPagesNameAreThere(t *testing.T) {
 	there := func(path ...string) bool {
 		_, err := os.Stat(filepath.Join(append([]string{root}, path...)...))

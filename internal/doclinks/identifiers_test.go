@@ -26,7 +26,7 @@ type index struct {
 	types    map[string]map[string]bool // fields and methods by type name, in all packages
 	names    map[string]bool
 	embedded map[string]map[string]bool
-	imports  map[string]bool // last elements of import paths
+	imports  map[string]bool // last elements of import paths outside vnic.dev
 }
 
 func readIndex(t *testing.T) *index {
@@ -142,7 +142,8 @@ func (x *index) has(name string) bool {
 	return typ != nil && x.member(first, parts[1])
 }
 
-// member also searches embedded types. above has the types that embed typ and were searched.
+// member reports whether typ, or a type that it embeds, has a field or method. above has the types that embed typ and
+// were searched.
 func (x *index) member(typ, name string, above ...string) bool {
 	if x.types[typ][name] || slices.Contains(above, typ) {
 		return x.types[typ][name]
@@ -155,8 +156,8 @@ func (x *index) member(typ, name string, above ...string) bool {
 	return false
 }
 
-// Go names in back-quotes in README, ARCHITECTURE, CONTRIBUTING and docs are declared in the tree, or other
-// projects'.
+// Names in back-quotes in README, ARCHITECTURE, CONTRIBUTING and docs that look like Go's (see index.has) are
+// declared in the tree, or are other projects'.
 func TestNamesThatPagesQuoteAreDeclared(t *testing.T) {
 	x := readIndex(t)
 	names := 0

@@ -1,10 +1,10 @@
 package driver
 
-// batch holds the frames for one call of Receive, for the polling goroutine.
+// batch holds the frames for one call of Receiver.Receive. Only the polling goroutine uses it.
 type batch struct {
 	frames []RxFrame
-	ranges []Range // payload of the frames
-	arena  []byte  // for frames in several pieces
+	ranges []Range // payload of split frames
+	arena  []byte  // copies of frames that came in several host buffers
 }
 
 func (b *batch) init(ring, pages int) {
@@ -25,7 +25,8 @@ func (b *batch) next() *RxFrame {
 
 func (b *batch) drop() { b.frames = b.frames[:len(b.frames)-1] }
 
-// join fails for a frame of more than maxFrame.
+// join copies a frame of count pieces, first and piece(1) to piece(count-1), to the arena. ok is false for a frame of
+// more than maxFrame bytes.
 func (b *batch) join(first []byte, piece func(int) []byte, count int) (frame []byte, ok bool) {
 	start := len(b.arena)
 	b.arena = append(b.arena, first...)

@@ -15,7 +15,7 @@ import (
 const defaultHeader = 256
 
 // BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it.
-// The caller registers the pages' buffer with the NIC before, and steers flows to the queue after it.
+// The caller registers the pages' buffer with the NIC before the call, and steers flows to the queue after it.
 func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -44,7 +44,7 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	if err := q.makeHeaders(int(info.HeaderLimit)); err != nil {
 		return fmt.Errorf("header buffers of receive queue %d: %w", queue, err)
 	}
-	// before the first page is posted, so that nothing arrives unsplit
+	// Split goes on before the first page is posted, so that no frame arrives unsplit.
 	if err := n.setSplit(ctx, queue, true); err != nil {
 		return err
 	}
@@ -107,7 +107,8 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 	return n.rx[queue], nil
 }
 
-// makeHeaders allocates buffers for headers of up to limit bytes (0: defaultHeader), unless there are such.
+// makeHeaders allocates buffers for headers of up to limit bytes (0: defaultHeader), unless q has buffers of that
+// size.
 func (q *rxQueue) makeHeaders(limit int) error {
 	if limit == 0 {
 		limit = defaultHeader

@@ -5,7 +5,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// maxPieces is the most pieces of a packet in one call of a port's Deliver.
+// maxPieces is the most pieces of a GSO packet that a link passes to its port's Deliver in one call.
 const maxPieces = 32
 
 // Worker has the copier and the wire's scratch memory for a sending goroutine. Only one goroutine at a time
@@ -22,7 +22,7 @@ type Worker struct {
 	run    [maxPieces]*Packet
 	stages [levelFit]stage
 
-	gone Packet // used by GaveUp
+	gone Packet // scratch of Link.GaveUp
 
 	altered    piece
 	alteredRun [1]*Packet
@@ -31,8 +31,8 @@ type Worker struct {
 
 	whole      piece
 	wholeRun   [1]*Packet
-	csum       [splitter.MaxHeader]byte // start of whole's payload, if it has the checksum field
-	csumRegion *dma.Region              // of csum
+	csum       [splitter.MaxHeader]byte // start of whole's payload, if that contains the checksum
+	csumRegion *dma.Region              // the memory of csum
 	csumSegs   []dma.Segment
 }
 
@@ -41,13 +41,14 @@ type busyLink struct {
 	verdict Verdict
 }
 
-// piece is a part, or a changed copy, of a packet.
+// piece is a part of a packet, or a changed copy, with the memory for its header.
 type piece struct {
 	Packet
 	hdr [splitter.MaxHeader]byte
 }
 
-// stage is the scratch for one impaired link.
+// stage is the scratch memory for impairments of one kind of link: of the sender's (levelUp), or of a receiver's
+// (levelDown).
 type stage struct {
 	cutter splitter.Segmenter
 	piece  piece
@@ -69,11 +70,12 @@ func NewWorker() *Worker {
 	return w
 }
 
-// Flooding reports whether the packets go to all other links, so that no sender waits.
+// Flooding reports, during a port's Deliver, whether the packets go to all links but the sender's: then the switch
+// drops Busy packets, and no sender waits.
 func (w *Worker) Flooding() bool { return w.flooding }
 
-// Cutting reports whether the packets are pieces of one packet that was cut for the port's Limits: of these only
-// the first Busy one keeps its Progress.Arrives for a retry.
+// Cutting reports, during a port's Deliver, whether the packets are pieces of one GSO packet that the link has cut for
+// the port's Limits: then the GSO packet keeps for a retry only the Progress.Arrives of the first Busy piece.
 func (w *Worker) Cutting() bool { return w.cutting }
 
 func (w *Worker) busyWith(l *Link) (Verdict, bool) {
@@ -103,10 +105,11 @@ func setAll(run []*Packet, v Verdict) {
 // cursor is a position in a packet's payload.
 type cursor struct {
 	segs []dma.Segment
-	off  uint32 // bytes used of the first segment
+	off  uint32 // bytes of segs[0] before the position
 }
 
-// take appends the next n bytes to dst; ok is false if there are fewer.
+// take appends segments with the next n bytes to dst, and moves the cursor behind them. If there are fewer bytes, it
+// takes these, and ok is false.
 func (c *cursor) take(dst []dma.Segment, n uint32) (out []dma.Segment, ok bool) {
 	for n > 0 {
 		if len(c.segs) == 0 {
@@ -137,7 +140,8 @@ func (c *cursor) move(k uint32) {
 	}
 }
 
-// cut makes a piece of p, with payload [off, off+n), which starts at the cursor.
+// cut makes x a piece of p with payload [off, off+n). pos must be at off, and moves behind the piece. cut returns
+// DropBadFrame if p's header is too long, its payload too short, or s refuses the piece; else DropNone.
 func (x *piece) cut(s *splitter.Segmenter, p *Packet, pos *cursor, off, n uint32) DropReason {
 	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {

@@ -26,18 +26,18 @@ const (
 
 var update = flag.Bool("update", false, "lower the counts in "+list+"; none is ever raised")
 
-// forbidden are names that do not tell what they name.
+// forbidden are names that declarations in Go must not use, because they do not describe anything.
 var forbidden = strings.Fields("said told knows is of how at mine own others")
 
-// riddle matches phrases that hide the subject or the object of a sentence.
+// riddle matches phrases, called riddles here, that hide the subject or the object of a sentence.
 var riddle = regexp.MustCompile(`(?i)\b(says whether|tells whether|knows (of|whether)|(is|are) told|` +
 	`those (that|of|which)|has (it|them|him) |what (is|was|are) (of|to be|held|wanted|there)|that of (one|it)|` +
 	`is (nobody|somebody|everybody)'s|of (which|whom) )`)
 
 type count struct{ names, riddles int }
 
-// exceptions.txt lists "FOLDER names=N riddles=N", with an empty line between entries so that branches that
-// lower different entries merge.
+// exceptions.txt has entries "FOLDER names=N riddles=N": how many forbidden names and riddles the folder's files may
+// have. An empty line between entries lets branches merge that lower different entries.
 //
 // Invariant: words: No folder has more names that tell nothing, and more riddles in comments and
 // pages, than its exceptions.
@@ -122,7 +122,7 @@ func scan(t *testing.T) *finds {
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if os.IsNotExist(err) || strings.Contains(file, "/testdata/") || strings.Contains(file, "/vendor/") {
-			continue // deleted but still in git's index, or another project's
+			continue // deleted but still in git's index, test data, or another project's
 		}
 		testkit.OK(t, err)
 		switch path.Ext(file) {
@@ -167,7 +167,7 @@ var (
 	star     = regexp.MustCompile(`(?m)^\s*(?:/\*+|\*/?|//)`)
 )
 
-// unstar removes the marks at the starts of a C comment's lines.
+// unstar removes spaces and the marks /*, *, */ and // from the starts of a C comment's lines.
 func unstar(text string) string { return star.ReplaceAllString(text, "") }
 
 func declared(tree *ast.File) (names []*ast.Ident) {

@@ -12,15 +12,15 @@ import (
 
 type tap struct {
 	name  string
-	bytes int // MTU
+	bytes int // the device's MTU when openTap opened it
 	f     *os.File
 	raw   *rawWriter
 	count *counters
 	one   [1][]byte
 }
 
-// openTap opens an existing device. It needs no privilege if root has made the device for this user ('ip
-// tuntap add ... user NAME').
+// openTap attaches this process to an existing tap device. It needs no privilege if root has made the device for this
+// user ('ip tuntap add ... user NAME') and the user may open /dev/net/tun.
 func openTap(name string, count *counters) (carrier, error) {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
@@ -38,7 +38,8 @@ func openTap(name string, count *counters) (carrier, error) {
 	return t, nil
 }
 
-// attach opens a queue of the device, and returns its descriptor (Documentation/networking/tuntap.rst).
+// attach opens /dev/net/tun, and returns a descriptor that reads and writes frames of tap device name
+// (Documentation/networking/tuntap.rst), each behind a virtio_net_hdr of vnetLen bytes.
 func attach(name string) (_ int, err error) {
 	const device = "/dev/net/tun"
 	fd, err := unix.Open(device, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -79,7 +80,7 @@ func (t *tap) mtu() (n int, why string) { return t.bytes, t.name + "'s own MTU" 
 
 func (t *tap) room() int { return vnetLen }
 
-// read implements carrier: a read returns one frame.
+// read implements carrier. Each Read of t.f returns one frame, behind its virtio_net_hdr.
 func (t *tap) read(in func([]byte)) error {
 	buf := make([]byte, vnetLen+maxSuper)
 	for {
@@ -91,7 +92,7 @@ func (t *tap) read(in func([]byte)) error {
 	}
 }
 
-// write implements carrier: a write takes one frame.
+// write implements carrier. It passes each frame to the kernel by a system call of its own.
 func (t *tap) write(fs []*frame, wait func()) {
 	for _, f := range fs {
 		putVnet(f.b)

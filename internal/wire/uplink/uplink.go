@@ -14,40 +14,45 @@ import (
 // Options configure an uplink.
 type Options struct {
 	Config
-	MTU int          // the greatest MTU that a NIC of the switch may have, in bytes; 0: 1500
-	NIC string       // with that MTU, for messages
-	Log *slog.Logger // nil: none
-	// Storm is the LinkOptions.Storm of the uplink's link, for the frames that come in.
+	MTU int          // the largest MTU of the switch's NICs, in bytes; 0: 1500
+	NIC string       // name of a NIC with that MTU, for an error message of New; "": not known
+	Log *slog.Logger // nil: the uplink logs nothing
+	// Storm is how many frames to group addresses may come in a second, on average (wire.LinkOptions.Storm); 0: any
+	// number.
 	Storm int
-	// Keep registers the file of a listening Unix socket with another process that can remove the file later. At
-	// its end the uplink calls remove; if Keep is nil, it removes the file itself.
+	// Keep is called for the file of a listening Unix socket, with dir false: it may register the file with another
+	// process that can remove it later. At its end the uplink calls remove. If Keep is nil, the uplink removes the
+	// file itself.
 	Keep func(path string, dir bool) (remove func() error, err error)
-	// Failed is called once, from a goroutine of the uplink, if the uplink ends by itself; nil: the error is
-	// logged.
+	// Failed is called once, from a goroutine of the uplink, if the uplink ends before Close. It must not wait for
+	// Close. If Failed is nil, the uplink logs the error instead.
 	Failed func(err error)
 
-	now func() time.Time // tests
+	now func() time.Time // set by tests; nil: time.Now
 }
 
-// tags is the length of two VLAN tags.
+// tags is the length of two VLAN tags, in bytes.
 const tags = 8
 
-// carrier moves frames to and from the outside. One goroutine calls read, another write.
+// carrier moves frames between the uplink and a VXLAN tunnel, a stream or a tap device. One goroutine calls read,
+// another write.
 type carrier interface {
-	// mtu returns the length of the longest packet, or 0 for any, and why, for an error message.
+	// mtu returns the MTU that the carrier found when it was opened, 0 if it has none, and for an error message where
+	// the MTU comes from.
 	mtu() (n int, why string)
-	// room is how many bytes precede a frame in the buffers of write, for the carrier's header.
+	// room returns how many bytes for the carrier's header precede each frame in the buffers of write.
 	room() int
-	// read passes incoming frames to in, which copies them, until the carrier ends. A tap's virtio_net_hdr
-	// precedes the frame in b.
+	// read passes incoming frames to in, which copies them, until close or an error ends it; it returns the error. A
+	// tap's virtio_net_hdr precedes the frame in b.
 	read(in func(b []byte)) error
-	// write sends frames; it drops frames that the socket refuses. It calls wait before it waits for the socket.
+	// write sends frames, and drops frames that it cannot send. It calls wait before it waits until the socket or tap
+	// takes a frame.
 	write(fs []*frame, wait func())
-	// close ends read and write. Any goroutine may call it, more than once.
+	// close makes read return, and write drop its frames. Any goroutine may call it, more than once.
 	close() error
 }
 
-// Uplink is a port of the switch that leads out of the process.
+// Uplink is a port of the switch that connects it to a network outside of this process.
 type Uplink struct {
 	o     Options
 	sw    *wire.Switch
@@ -60,12 +65,12 @@ type Uplink struct {
 
 	end    sync.Once
 	ended  chan struct{} // closed when the uplink has ended
-	failed error         // nil: Close was called. Set before ended is closed
-	gone   error         // the error of closing the carrier. Set before ended is closed
+	failed error         // the error that ended the uplink; nil: Close ended it. Set before ended is closed
+	gone   error         // the error of carrier.close. Set before ended is closed
 }
 
-// New makes an uplink and attaches it to a switch. Ports whose MACs the uplink has to recognize must be
-// attached before.
+// New makes an uplink and attaches it to a switch. Attach ports that have an Identity before: the uplink drops incoming
+// frames from their MACs, but not from a MAC that the switch has already seen behind the uplink.
 func New(sw *wire.Switch, o Options) (*Uplink, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("uplink %s: %w", o.Name, err)
@@ -138,7 +143,8 @@ func (u *Uplink) read() {
 	}
 }
 
-// fail ends the uplink; its port stays, and drops the frames. Only the first call has an effect.
+// fail closes the carrier; err is why, or nil for Close. The port stays attached, and drops the frames that it gets.
+// Only the first call has an effect.
 func (u *Uplink) fail(err error) {
 	u.end.Do(func() {
 		if u.failed = err; err != nil && u.o.Failed == nil {
@@ -146,14 +152,15 @@ func (u *Uplink) fail(err error) {
 		}
 		u.gone = u.c.close()
 		close(u.ended)
-		u.out.each((*lane).relieve) // after ended is closed, so no sender waits on
+		u.out.each((*lane).relieve) // after ended is closed: wakes all waiting senders
 		if err != nil && u.o.Failed != nil {
 			u.o.Failed(fmt.Errorf("uplink %s: %w", u.o.Name, err))
 		}
 	})
 }
 
-// Close detaches the uplink from its switch, and frees it.
+// Close ends the uplink, waits for its goroutines, and detaches it from its switch. It does not return the error that
+// Failed has got.
 func (u *Uplink) Close() error {
 	u.fail(nil)
 	u.work.Wait()

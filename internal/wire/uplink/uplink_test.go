@@ -21,7 +21,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// carriers are the kinds of uplink that need no kernel device, each with its two ends.
+// carriers returns configurations of the two ends of a tunnel or stream, by kind, for the kinds that need no kernel
+// device. The first end of a stream listens.
 func carriers(t *testing.T) map[string][2]Config {
 	x, y := tunnel(42)
 	path, a := t.TempDir()+"/up", ""
@@ -61,7 +62,7 @@ func TestFramesGoBothWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newSide(t, 1, c[0], 1500), newSide(t, 2, c[1], 1500)
 			hello := plain(a.mac, broadcast, "hello")
-			if c[0].Stream != nil { // a stream loses frames until it has a peer
+			if c[0].Stream != nil { // a listening stream drops frames until a peer connects
 				testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
 			}
 			a.mustSend(hello)
@@ -217,7 +218,7 @@ func TestLoopClosesTheUplink(t *testing.T) {
 			if learned {
 				a.mustSend(plain(a.mac, broadcast, "hello"))
 			}
-			for range loopFrames + 2 { // the uplink may close its socket before the last two
+			for range loopFrames + 2 { // the last two may fail: the uplink closes its socket after the others
 				_, _ = peer.Write(datagram(42, plain(a.mac, broadcast, "hello")))
 			}
 			testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
@@ -239,7 +240,7 @@ func TestLoopClosesTheUplink(t *testing.T) {
 // stays open.
 func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
-	var now atomic.Int64 // in nanoseconds
+	var now atomic.Int64 // the uplink's time, in nanoseconds
 	x, _ := tunnel(42)
 	a := newSideOf(t, 1, x, Options{MTU: 1500, now: func() time.Time { return time.Unix(0, now.Load()) }})
 	peer := peerOf(t, x)
@@ -259,7 +260,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 		a.gets(good)
 		now.Add(int64(loopTime) + 1)
 	}
-	for range 3 * loopFrames { // at a steady rate of 7 in any 10 s
+	for range 3 * loopFrames { // at a steady rate, at most 7 in any 10 s of the uplink's time
 		loops(1)
 		now.Add(int64(loopTime)/(loopFrames-1) + 1)
 	}
@@ -268,7 +269,7 @@ func TestFewFramesOfOursDoNotCloseTheUplink(t *testing.T) {
 	testkit.OK(t, a.up.err())
 	now.Add(int64(loopTime) + 1)
 	loops(loopFrames - 1)
-	now.Add(int64(loopTime)) // the first of the last 7 frames is exactly 10 s old
+	now.Add(int64(loopTime)) // the last 7 frames are then exactly 10 s old, which still counts
 	_, _ = peer.Write(ours)
 	testkit.Eventually(t, "the uplink is closed", func() bool { return errors.Is(a.up.err(), ErrLoop) })
 }
@@ -318,7 +319,7 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
-	a := newSideOf(t, 1, x, Options{MTU: 1500, Storm: 1}) // and 32 at once
+	a := newSideOf(t, 1, x, Options{MTU: 1500, Storm: 1}) // one packet a second, after a first 32
 	peer := peerOf(t, x)
 	const sent = 96
 	for range sent / 2 {
@@ -341,7 +342,7 @@ func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	if came < 32 || dropped < 32 {
 		t.Errorf("%d came, and %d were dropped", came, dropped)
 	}
-	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // one line a second
+	if n := a.log.having("WARN", "storm", "loop"); n < 1 || n > int(came) { // at most one line a second
 		t.Errorf("%d lines", n)
 	}
 }
@@ -394,7 +395,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		t.Errorf("mode %v", st.Mode())
 	}
 	f := plain(a.mac, broadcast, string(make([]byte, 1400)))
-	a.mustSend(f) // without a peer
+	a.mustSend(f) // before a peer has connected
 	testkit.Eventually(t, "it is dropped", func() bool { return a.up.Stats()["no-peer"] == 1 })
 	c := testkit.Must(net.Dial("unix", path))(t)
 	testkit.Eventually(t, "the peer is there", func() bool { return a.up.c.(*stream).now() != nil })
@@ -403,7 +404,7 @@ func TestPeerThatTakesNothing(t *testing.T) {
 		return v == wire.Drop(wire.DropUnknownDst) || a.up.Stats()["socket-full"] > 0
 	})
 	testkit.Equal(t, "drops of the link", a.up.link.Counters().Drops[wire.DropNoBuffer] > 0, true)
-	// Other ports have their own shares, also for broadcasts, which the switch does not hold back.
+	// Each other port has its own share of the uplink's buffers, so its broadcasts are not dropped.
 	other := newMachine(t, a.sw, 7, wire.LinkOptions{})
 	third := newMachine(t, a.sw, 8, wire.LinkOptions{})
 	const parts = 16

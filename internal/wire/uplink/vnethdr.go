@@ -8,9 +8,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), which a tap uses after
-// TUNSETVNETHDRSZ with 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16, csum_offset u16,
-// num_buffers u16, in the machine's byte order (drivers/net/tun_vnet.h).
+// Constants of struct virtio_net_hdr_v1 (virtio 1.3, 5.1.6; include/uapi/linux/virtio_net.h), with which a tap precedes
+// each frame after TUNSETVNETHDRSZ with 12: flags u8, gso_type u8, hdr_len u16, gso_size u16, csum_start u16,
+// csum_offset u16, num_buffers u16. A tap uses the machine's byte order (drivers/net/tun_vnet.h); readVnet assumes
+// little endian.
 const (
 	vnetLen       = 12
 	vnetNeedsCsum = 1    // VIRTIO_NET_HDR_F_NEEDS_CSUM
@@ -20,10 +21,12 @@ const (
 	vnetGSOECN    = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// offloads are the offloads that the kernel may leave to the uplink.
+// offloads are the TUN_F flags of TUNSETOFFLOAD: the kernel may leave checksums and TCP segmentation of frames that the
+// uplink reads from a tap to the uplink.
 const offloads = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 
-// readVnet reads the kernel's header of a frame.
+// readVnet sets m, except m.Headers, from the virtio_net_hdr b of a frame from a tap. It returns badHeader for
+// a GSO packet of another type than TCP, or without a partial checksum; else none.
 func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	*m = splitter.Meta{Headers: m.Headers}
 	switch {
@@ -41,7 +44,7 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	case vnetGSOTCPv6:
 		m.GSOType = splitter.GSOTCPv6
 	default:
-		return badHeader // a GSO type that offloads does not offer
+		return badHeader // a GSO type without a flag in offloads
 	}
 	if m.Csum != splitter.CsumPartial {
 		return badHeader
@@ -50,5 +53,6 @@ func readVnet(b *[vnetLen]byte, m *splitter.Meta) reason {
 	return none
 }
 
-// putVnet writes the header of an outgoing frame, whose checksum is complete.
+// putVnet writes to b the virtio_net_hdr of an outgoing frame: zeros, because its checksum is complete and it needs no
+// segmentation.
 func putVnet(b []byte) { clear(b[:vnetLen]) }

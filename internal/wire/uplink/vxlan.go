@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// sources is the number of UDP source ports, by which networks spread flows (RFC 7348, 5).
+	// sources is the number of UDP source ports of a tunnel; networks spread flows by the source port (RFC 7348, 5).
 	sources = 8
-	// maxCut is the most datagrams into which the kernel cuts one (UDP_MAX_SEGMENTS, include/linux/udp.h, of old
-	// kernels), and maxUDP the most bytes of such a datagram.
+	// maxCut is the most datagrams into which write lets the kernel cut a long one (UDP_MAX_SEGMENTS,
+	// include/linux/udp.h, of old kernels), and maxUDP the most payload of the long one, in bytes.
 	maxCut = 64
 	maxUDP = 65535 - 40 - 8
-	// socketBuffer is the requested buffer size of each socket.
+	// socketBuffer is the requested size, in bytes, of the buffer of each socket: receive buffer of vxlan.in, send
+	// buffers of vxlan.out.
 	socketBuffer = 4 << 20
 )
 
-// outer returns the length of the headers that VXLAN to peer a adds to a packet, the link header of the frame
-// inside included.
+// outer returns how many bytes of headers VXLAN to peer a adds to an IP packet: outer IP, UDP, VXLAN, and the link
+// header of the frame inside.
 func outer(a netip.Addr) int {
 	if a.Unmap().Is4() {
 		return 20 + 8 + vxlanLen + splitter.EthLen
@@ -42,9 +43,9 @@ type vxlan struct {
 	count *counters
 	in    *net.UDPConn
 	out   [sources]*source
-	route int // MTU of the route to the peer
+	route int // MTU of the route to the peer, when the tunnel was opened
 
-	unlist func() // removes the port of in from the list (ownports.Add)
+	unlist func() // removes the port of in from the list of package ownports
 
 	pieces [maxCut][]byte
 }
@@ -52,8 +53,8 @@ type vxlan struct {
 type source struct {
 	conn *net.UDPConn
 	raw  *rawWriter
-	cuts bool // the kernel can cut datagrams (UDP_SEGMENT)
-	size int  // of the datagrams into which the kernel now cuts longer ones; 0: it cuts none
+	cuts bool // the kernel cuts long datagrams (UDP_SEGMENT); false after its first failure to do so
+	size int  // the present UDP_SEGMENT: length of the datagrams into which the kernel cuts longer ones; 0: it cuts none
 }
 
 func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
@@ -68,7 +69,7 @@ func openVXLAN(o *VXLAN, longest int, count *counters) (_ carrier, err error) {
 		return nil, advise(err)
 	}
 	v.unlist = ownports.Add(v.in.LocalAddr().(*net.UDPAddr).AddrPort().Port())
-	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // needs CAP_NET_ADMIN
+	if set(v.in, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer) != nil { // SO_RCVBUFFORCE needs CAP_NET_ADMIN
 		_ = v.in.SetReadBuffer(socketBuffer)
 	}
 	_ = set(v.in, unix.SOL_UDP, unix.UDP_GRO, 1) // without UDP_GRO, each read returns one datagram
@@ -101,8 +102,8 @@ func (v *vxlan) source(longest int) (*source, error) {
 	return s, nil
 }
 
-// cut makes the kernel cut longer datagrams of the socket into datagrams of size bytes; 0: it cuts none. ok is
-// false if the kernel refuses.
+// cut makes the kernel cut datagrams of the socket that are longer than size into datagrams of size bytes, or, if size
+// is 0, cut none. ok is false if the kernel refuses; then nothing changes.
 func (s *source) cut(size int) (ok bool) {
 	if ok = set(s.conn, unix.SOL_UDP, unix.UDP_SEGMENT, size) == nil; ok {
 		s.size = size
@@ -110,8 +111,8 @@ func (s *source) cut(size int) (ok bool) {
 	return ok
 }
 
-// unfragmented forbids fragmentation of a socket's datagrams (RFC 7348, 4.3), and returns the MTU of its
-// route.
+// unfragmented forbids fragmentation of the datagrams that connected socket c sends (RFC 7348, 4.3), and returns the
+// present MTU of the route to its peer.
 func unfragmented(c *net.UDPConn, is4 bool) (mtu int, err error) {
 	level, discover, want, get := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
 	if is4 {
@@ -163,7 +164,8 @@ func (v *vxlan) mtu() (n int, why string) {
 
 func (v *vxlan) room() int { return vxlanLen }
 
-// Each read of the socket returns one datagram, or several that the kernel has merged (cutSize).
+// read implements carrier. Each read of the socket returns one datagram, or several that the kernel has merged
+// (cutSize).
 func (v *vxlan) read(in func([]byte)) error {
 	buf := make([]byte, 64<<10)
 	oob := make([]byte, 256)
@@ -190,8 +192,8 @@ func (v *vxlan) read(in func([]byte)) error {
 	}
 }
 
-// cutSize returns the length of the datagrams that lie in n bytes, at least 1, from the control messages oob;
-// the last may be shorter.
+// cutSize returns the length, at least 1, of each datagram in n received bytes, except that the last may be shorter. It
+// finds the length in a UDP_GRO message of oob; without such a message the n bytes are one datagram.
 func cutSize(oob []byte, n int) int {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -208,8 +210,8 @@ func cutSize(oob []byte, n int) int {
 	return max(n, 1)
 }
 
-// write implements carrier. If the kernel can cut datagrams, consecutive frames of one source and one length,
-// and a shorter one after them, go together.
+// write implements carrier. If the kernel cuts datagrams, consecutive frames of one length for one socket, and a
+// shorter one after them, go to the kernel in one system call, within maxCut and maxUDP.
 func (v *vxlan) write(fs []*frame, wait func()) {
 	for len(fs) > 0 {
 		s := v.out[fs[0].flow%sources]
@@ -228,7 +230,8 @@ func (v *vxlan) write(fs []*frame, wait func()) {
 	}
 }
 
-// send sends frames; several as one datagram that the kernel cuts; the last frame may be shorter.
+// send sends frames, of one length except that the last may be shorter, from the socket of s: several as one datagram
+// that the kernel cuts, or one by one if it cannot. It counts frames that the kernel refuses, unless s is closed.
 func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	n, size := len(pieces), len(pieces[0])
 	if n > 1 && s.size != size {
@@ -238,11 +241,11 @@ func (v *vxlan) send(s *source, pieces [][]byte, wait func()) {
 	}
 	err := error(unix.EINVAL)
 	if n == 1 || s.cuts {
-		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // the error of an earlier datagram; none was sent
+		if _, err = s.raw.write(pieces, wait); err == unix.ECONNREFUSED { // for an earlier datagram; nothing was sent now
 			_, err = s.raw.write(pieces, wait)
 		}
 	}
-	if n > 1 && (err == unix.EIO || err == unix.EINVAL) { // the device of the route, or the kernel, cannot cut
+	if n > 1 && (err == unix.EIO || err == unix.EINVAL) { // the kernel cannot cut, at all or for this route
 		s.cuts = false
 		for i := range pieces {
 			v.send(s, pieces[i:i+1], wait)

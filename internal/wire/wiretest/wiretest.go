@@ -5,7 +5,8 @@ package wiretest
 
 import "vnic.dev/vnic/internal/wire"
 
-// Send sends a packet, again while the verdict is Busy, and returns the last verdict.
+// Send sends a packet on l. While the verdict is Busy, it waits until the verdict's Queue has buffers, and sends again.
+// It returns the last verdict. A Busy verdict must have a Queue, as on links without impairments.
 func Send(l *wire.Link, w *wire.Worker, p *wire.Packet) wire.Verdict {
 	for {
 		l.Deliver(w, []*wire.Packet{p})
@@ -28,13 +29,14 @@ func (w waker) Wake() {
 	}
 }
 
-// Take sets the verdict Taken for the packets of a batch, and calls frame with the bytes of each.
+// Take calls frame with a copy of the bytes of each packet of a batch, and sets the packets' verdicts to Taken. It
+// panics if it cannot read a packet.
 func Take(w *wire.Worker, batch []*wire.Packet, frame func(b []byte)) {
 	for _, p := range batch {
 		b := make([]byte, p.Len())
 		n := copy(b, p.Header)
 		if _, err := w.Copier.Read(b[n:], p.Payload); err != nil {
-			panic(err) // the memory of a test cannot disappear
+			panic(err) // tests keep the memory of their packets
 		}
 		frame(b)
 		p.Verdict = wire.Verdict{Kind: wire.Taken}
