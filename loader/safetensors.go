@@ -10,6 +10,7 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"vnic.dev/vnic/devmem"
@@ -85,10 +86,13 @@ func (o *Object) Safetensors(ctx context.Context) (*Safetensors, error) {
 }
 
 // Load brings the data of all tensors to a buffer: tensor t to off + t.Begin. It needs a Safetensors from
-// [Object.Safetensors], not from [ParseSafetensors]. Errors: Fetch's.
+// [Object.Safetensors]: EINVAL for one from [ParseSafetensors] with data. Other errors: Fetch's.
 func (s *Safetensors) Load(ctx context.Context, dst devmem.Buffer, off uint64) error {
-	if s.Size == 0 {
+	switch {
+	case s.Size == 0:
 		return nil
+	case s.o == nil:
+		return fmt.Errorf("tensors of a header without an object: %w", syscall.EINVAL)
 	}
 	return s.o.Fetch(ctx, dst, Pieces(Piece{Off: s.Data, Len: s.Size, Mem: off}), func(Piece) error { return nil })
 }

@@ -164,6 +164,7 @@ func TestHeadersThatTheReferenceTakes(t *testing.T) {
 		testkit.NoError(t, err)
 		if err == nil {
 			testkit.Equal(t, "tensors of "+c.header, len(s.Tensors), c.tensors)
+			testkit.Equal(t, "without an object", errors.Is(s.Load(t.Context(), nil, 0), syscall.EINVAL), c.size > 0)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -221,6 +222,24 @@ func TestSendStalls(t *testing.T) {
 	testkit.Must(c.Write([]byte("x")))(t)
 	testkit.OK(t, <-got)
 	testkit.OK(t, tx.Close())
+}
+
+// A connection that has sent, and received nothing, waits for its peer: bytes that the peer acknowledged have not come.
+func TestStallBehindASendIsThePeers(t *testing.T) {
+	d, _ := newDevice(t)
+	rx, c, peer := pair(t, d)
+	for id := range maps.Clone(d.rules) {
+		testkit.OK(t, d.DelFlow(id))
+	}
+	tx := testkit.Must(d.BindTX(testkit.Must(d.Register(0, 1<<20, 4096))(t)))(t)
+	testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Len: 4096}}))(t)
+	testkit.Must(io.CopyN(io.Discard, peer, 4096))(t)
+	_, _, err := c.ReadCompletion(time.Time{})
+	testkit.OK(t, err)
+	c.SetStallLimit(50 * time.Millisecond)
+	_, _, _, err = c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
+	testkit.ErrorSays(t, err, "nothing came from peer")
+	testkit.OK(t, errors.Join(tx.Close(), rx.Close()))
 }
 
 // A reset that follows a FIN is an error.

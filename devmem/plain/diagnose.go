@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/diagnosis"
 )
@@ -17,15 +15,11 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 	if op == "read completion" {
 		x.Op = "completion"
 	}
-	_ = c.raw.Control(func(fd uintptr) {
-		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return
-		}
+	if i, ok := c.info(); ok {
 		x.Window = int64(i.Snd_wnd)
 		x.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv))*time.Millisecond < idle
 		x.Unanswered = int(max(i.Retransmits, i.Backoff, i.Probes))
-	})
+	}
 	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
 }
 
@@ -33,8 +27,10 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *conn) facts() diagnosis.Connection {
-	x := diagnosis.Connection{Local: c.dst, Remote: c.src, Received: c.progress(), Queue: 0, Window: -1,
-		Unacked: uint64(max(c.unacknowledged(), 0))}
+	x := diagnosis.Connection{Local: c.dst, Remote: c.src, Window: -1, Unacked: uint64(max(c.unacknowledged(), 0))}
+	if i, ok := c.info(); ok {
+		x.Received = i.Bytes_received
+	}
 	c.d.mu.Lock()
 	x.Queue = c.d.queueOf(c.src, c.dst)
 	c.d.mu.Unlock()

@@ -10,14 +10,23 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// progress returns a number that changes with each byte received or acknowledged.
-func (c *conn) progress() (n uint64) {
-	_ = c.raw.Control(func(fd uintptr) {
-		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = i.Bytes_received + i.Bytes_acked
-		}
+// info returns TCP_INFO; false: the socket is closed.
+func (c *conn) info() (i *unix.TCPInfo, ok bool) {
+	err := c.raw.Control(func(fd uintptr) {
+		var err error
+		i, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		ok = err == nil
 	})
-	return n
+	return i, ok && err == nil
+}
+
+// progress returns a number that changes with each byte received or acknowledged.
+func (c *conn) progress() uint64 {
+	i, ok := c.info()
+	if !ok {
+		return 0
+	}
+	return i.Bytes_received + i.Bytes_acked
 }
 
 func (c *conn) watch(op string) *devmembase.Stall {
