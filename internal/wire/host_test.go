@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// host is a machine on the switch: its memory is a memfd, and its port copies what it gets.
+// host is a machine on the switch: its memory is a memfd, and its port copies the frames that it receives.
 type host struct {
 	t     testing.TB
 	mac   MAC
@@ -24,7 +24,7 @@ type host struct {
 	w     *Worker
 	space *dma.Space
 	file  *os.File // the memfd
-	ram   []byte   // the same memory, mapped by the host
+	ram   []byte   // the same memory, mapped for the test
 
 	mu      sync.Mutex
 	limits  Limits
@@ -39,7 +39,7 @@ type host struct {
 type received struct {
 	frame []byte
 	meta  splitter.Meta
-	wire  bool // the payload came from a buffer of the wire
+	wire  bool // the payload's first segment lay in a buffer of the wire (dma.Wire)
 	from  uint32
 }
 
@@ -102,7 +102,8 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with impaired links from a to b, and teaches the switch b's MAC without a frame.
+// badPair makes two hosts whose links impair frames from a to b: a's link by up, b's by down. It puts b's MAC into the
+// switch's table without a frame.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -292,7 +293,7 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory, in segments whose first lengths are those in cut.
+// payload gives a packet n bytes of h's memory from off on, in segments with the lengths in cut and one with the rest.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)
@@ -362,8 +363,8 @@ func meet(hosts ...*host) {
 	}
 }
 
-// verify checks the checksums of a frame according to its Meta, and returns its headers and
-// payload.
+// verify parses a frame, and returns its headers and payload. It checks that the headers are the ones in its Meta, and
+// the checksums according to Meta.Csum.
 func verify(t testing.TB, r *received) (h splitter.Headers, payload []byte) {
 	t.Helper()
 	if err := splitter.Parse(r.frame, uint32(len(r.frame)), &h); err != nil || h != r.meta.Headers {

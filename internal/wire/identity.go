@@ -10,50 +10,54 @@ import (
 	"time"
 )
 
-// Identity lists the source addresses that the frames of a port may have. Unless Router, the link drops others.
+// Identity has the MACs from which a port may send. Unless Router is set, the port's link checks sources: it drops
+// frames from other MACs, and from IP addresses that the port may not use.
 //
-// The first port that uses an IP address is bound to it: until the binding ends, links that check sources
-// refuse it from other ports. A port uses an address as the source of an IP packet or an ARP frame, as the
-// target of a neighbor advertisement or a redirect, or as the target of a probe for duplicates (RFC 4862,
-// 5.4; RFC 5227, 2.1).
+// By using an IP address, a port whose link checks sources becomes bound to it, unless the address is reserved for
+// another port or bound to one by a binding that is not idle, or the port has MaxBindings, none of them idle. In these
+// cases it may not use the address, but may probe for another port's address unless that port has just probed for it.
+// A port uses an address as the source of an IP packet or an ARP frame, or as the target of a neighbor advertisement
+// or a redirect. It probes for an address as the target of a probe for duplicates (RFC 4862, 5.4; RFC 5227, 2.1); this
+// also binds the address, if it has no binding.
 type Identity struct {
 	MAC     MAC           // the port's own MAC; zero: none
 	Learn   bool          // the port's MAC is the source of its first accepted frame since Attach or Link.Forget, not MAC
-	Also    []MAC         // other MACs that the port may use
-	Any     bool          // the port may use any MAC that no other port uses
+	Also    []MAC         // other MACs that the port may use, while no other port does
+	Any     bool          // the port may use any MAC, while no other port does
 	Router  bool          // the link does not check sources
-	Refused func(Refusal) // may be nil
+	Refused func(Refusal) // reports refused frames, on the goroutine that sends them (ReportEvery); may be nil
 }
 
 // Refusal is a refused frame, and the number of frames refused for the same reason since the last report.
 type Refusal struct {
 	Link   *Link
 	Reason DropReason // DropMAC or DropAddress
-	MAC    MAC        // the frame's source, or the MAC that ARP or neighbor discovery named
-	Addr   netip.Addr // for DropAddress
-	Holder string     // the port that is bound to the address, or for which (else by which) it is reserved
-	Full   bool       // the sender has MaxBindings addresses
+	MAC    MAC        // the refused MAC: the frame's source, or in ARP or neighbor discovery; for DropAddress the source
+	Addr   netip.Addr // the refused IP address, for DropAddress
+	Holder string     // name of the port bound to the address, else for which, else by which it is reserved; "": none
+	Full   bool       // without Holder: the port has MaxBindings IP addresses, or MACs
 	More   uint64     // other frames refused for Reason since the last report
 }
 
-// Bounds of a port's bindings.
+// Bounds of a port's bindings, and of reports.
 const (
 	// MaxBindings is the most IP addresses of a port, beside those reserved for it, and the most MACs, beside
 	// its own.
 	MaxBindings = 64
-	// BindingIdle is how long an address that was never leased must be unused before its binding may go, once
-	// another port wants the address or its own port lacks room.
+	// BindingIdle is the time after which a binding is idle, counted from when another port first wanted the address, or
+	// its own port lacked room, if the port has not used it since (bindings.want). For leases and probes see idle.
 	BindingIdle = time.Minute
 	// ReportEvery is the shortest interval between two calls of Identity.Refused, for each reason.
 	ReportEvery = time.Minute
-	// probeIdle replaces BindingIdle for an address that its port has probed for and never used.
+	// probeIdle is the time after which the binding of an address that its port has only probed for is idle, counted from
+	// the latest probe; until then other ports may not probe for it.
 	probeIdle = 10 * time.Second
 	// wantedAgain is how old the last recorded use of an address must be before its port has to show again that
 	// it uses the address.
 	wantedAgain = 10 * time.Second
 )
 
-// ErrIdentity is the error for an invalid Identity.
+// ErrIdentity is in the error of Attach for an Identity whose MAC is a group's or another port's own (errors.Is).
 var ErrIdentity = errors.New("bad identity")
 
 // source is a MAC or an IP address. Shorter addresses are in the first bytes, as in splitter.Flow; the rest
@@ -109,7 +113,8 @@ func (s source) addr() netip.Addr {
 
 func (s source) unspecified() bool { return s.b == [16]byte{} }
 
-// unicast reports whether the address may be a machine's.
+// unicast reports whether the address may be a machine's on the wire: it is not a group's, loopback or all zeros, and
+// in IPv4 not in 0.0.0.0/8 or 255.255.255.255.
 func (s source) unicast() bool {
 	switch s.kind {
 	case kindIPv4:
@@ -130,21 +135,22 @@ type bindings struct {
 
 type binding struct {
 	src        source
-	by         *identity // nil: reserved, and no port uses it
-	isPortMAC  bool      // src is a port's own MAC
-	reservedBy *Link
+	by         *identity // the port that is bound to src; nil: src is reserved, and no port uses it
+	isPortMAC  bool      // src is by's own MAC, configured or learned
+	reservedBy *Link     // by which src is reserved; nil: it is not
 	mac        MAC       // if reserved: Identity.MAC of the port for which it is reserved
 	used       bool      // the port has sent from src, or has leased it
-	probed     bool      // the port's latest use was a probe for duplicates
-	until      time.Time // end of the lease; zero: none
+	probed     bool      // the latest recorded use was a probe for duplicates
+	until      time.Time // end of the latest lease; zero: none
 	seen       time.Time // the latest recorded use
-	wanted     time.Time // since then the port has to show that it still uses the address
+	wanted     time.Time // since then the port has to show that it still uses the address; zero: it need not
 }
 
-// fixed: the binding does not count towards MaxBindings, and is never idle.
+// fixed reports whether the address is a port's own MAC, or reserved. Such a binding does not count towards
+// MaxBindings, and is never idle.
 func (c *binding) fixed() bool { return c.isPortMAC || c.reservedBy != nil }
 
-// idle: the binding may make room for another port or another address.
+// idle reports whether the binding may be removed for another port, or for another address of the same port.
 func (c *binding) idle(now time.Time) bool {
 	switch {
 	case c.fixed() || now.Before(c.until):
@@ -163,15 +169,15 @@ type identity struct {
 	allowed atomic.Pointer[sources]
 
 	learned    MAC
-	movable    [2][]*binding // of IP addresses, of MACs; under bindings.mu, as the next two
-	reported   [2]time.Time  // for DropMAC, for DropAddress
-	unreported [2]uint64
+	movable    [2][]*binding // not fixed ones: of IP addresses, of MACs; bindings.mu guards it, learned and the next two
+	reported   [2]time.Time  // when Refused was last called for DropMAC, for DropAddress
+	unreported [2]uint64     // frames refused since then
 }
 
 // sources are the addresses that a link accepts from its port without a look at the bindings; immutable.
 type sources struct {
 	macs  []MAC
-	addrs [2][][16]byte // by kind
+	addrs [2][][16]byte // by kindIPv4 and kindIPv6
 }
 
 func (h *sources) hasMAC(m MAC) bool {
@@ -226,7 +232,8 @@ func (h *sources) without(s source) *sources {
 	return &n
 }
 
-// enter returns the identity of a link that is being attached, and binds its MAC.
+// enter makes the identity of a link that is being attached (nil if o is nil), and binds its MAC. It fails if the MAC
+// is a group's or another port's own.
 func (r *bindings) enter(o *Identity) (*identity, error) {
 	if o == nil {
 		return nil, nil
@@ -274,9 +281,8 @@ func (r *bindings) leave(l *Link) {
 	}
 }
 
-// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's. The port calls
-// Forget when another guest may be behind it, while none of its packets is in flight. Reserved addresses stay
-// reserved.
+// Forget removes the port's bindings, a learned MAC's too, but not its configured MAC's. It is for when another guest
+// may be behind the port; none of the port's packets may be in flight. Reserved addresses stay reserved.
 func (l *Link) Forget() {
 	if l.who == nil {
 		return
@@ -302,8 +308,9 @@ func (l *Link) Forget() {
 	d.allowed.Store(h)
 }
 
-// Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, while this
-// link is attached. The link must have an Identity. Reserve skips addresses that are reserved already.
+// Reserve reserves addresses for the port whose Identity.MAC is mac, which need not exist yet, while the link l is
+// attached. l must have an Identity. Reserve skips addresses that are reserved already, and ends other bindings of the
+// addresses.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -321,18 +328,20 @@ func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	}
 }
 
-// Lease binds an address to the port with mac until a time; it does not change a reserved address. It returns
-// false if the port may not have the address. If no port with an Identity has mac, it returns true.
+// Lease binds an address to the port that is bound to mac; the binding is not idle before until. It returns false if
+// the port may not have the address: another port's binding of it is not idle, or there is no room. It does not change
+// a reserved address, and returns whether that is reserved for the port. If no port is bound to mac, it returns true.
 func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 	return s.names.lease(mac, addr, &until)
 }
 
-// MayLease returns false if the address is another port's, by a binding that is not idle, or reserved for
-// one. If no port with an Identity has mac, it returns true.
+// MayLease reports whether Lease may give an address to the port that is bound to mac. It returns false if the address
+// is reserved for another port, or bound to one by a binding that is not idle; then the call also counts as another
+// port's want of the address (BindingIdle). If no port is bound to mac, it returns true.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
-// Holds reports whether an address is bound to the port with mac. If no port with an Identity has mac, it
-// returns true.
+// Holds reports whether an address is bound to the port that is bound to mac. If no port is bound to mac, it returns
+// true.
 func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	r := &s.names
 	r.mu.Lock()
@@ -341,7 +350,7 @@ func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	return d == nil || c != nil && c.by == d
 }
 
-// EndLease removes the binding of an address to the port with mac, unless the address is reserved.
+// EndLease removes the binding of an address to the port that is bound to mac, unless the address is reserved.
 func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r := &s.names
 	r.mu.Lock()
@@ -378,7 +387,7 @@ func (r *bindings) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 	return true
 }
 
-// The caller holds mu.
+// holder returns the port that is bound to an address, or nil. The caller holds mu.
 func (r *bindings) holder(s source) *identity {
 	if c := r.byAddr[s]; c != nil {
 		return c.by
@@ -393,7 +402,7 @@ func (r *bindings) now() time.Time {
 	return time.Now()
 }
 
-// The caller holds mu.
+// drop removes the binding of an address, if there is one. The caller holds mu.
 func (r *bindings) drop(s source) {
 	c := r.byAddr[s]
 	if c == nil {
@@ -407,7 +416,7 @@ func (r *bindings) drop(s source) {
 	}
 }
 
-// The caller holds bindings.mu.
+// like returns d's list in movable for bindings of the same kind as s. The caller holds bindings.mu.
 func (d *identity) like(s source) *[]*binding {
 	if s.kind == kindMAC {
 		return &d.movable[1]
@@ -415,8 +424,9 @@ func (d *identity) like(s source) *[]*binding {
 	return &d.movable[0]
 }
 
-// allow binds an address to the port, or returns why the port may not send from it; probe: the port only
-// probes for duplicates. It takes the lock of the bindings.
+// allow binds an address to the port (bind, bindMAC), or returns why the port may not send from it, and reports that
+// to Refused, once in ReportEvery. probe: the port only probes for duplicates. It takes the lock of the bindings, and
+// calls Refused without it.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()
@@ -454,7 +464,7 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	return reason
 }
 
-// The caller holds mu.
+// name returns Refusal.Holder. The caller holds mu.
 func (r *bindings) name(c *binding) string {
 	d := c.by
 	if d == nil {
@@ -466,8 +476,8 @@ func (r *bindings) name(c *binding) string {
 	return d.link.Name()
 }
 
-// bindMAC reports whether a port may send from a MAC, and binds it. If not, it returns the other port's
-// binding, if there is one. The caller holds mu.
+// bindMAC reports whether a port may send from a MAC, and if so binds it to the port. If another port's binding is the
+// reason against it, it returns that. The caller holds mu.
 func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other *binding) {
 	m, c := MAC(s.b[:6]), r.byAddr[s]
 	switch {
@@ -496,8 +506,8 @@ func (r *bindings) bindMAC(d *identity, s source, now time.Time) (ok bool, other
 	return true, nil
 }
 
-// bind reports whether a port may use an address, and binds it, except for a probe of another port's address. If
-// not, it returns the other port's binding, if there is one. The caller holds mu.
+// bind reports whether a port may use an address, and if so binds it to the port, except for a probe for another port's
+// address. If another port's binding is the reason against it, it returns that. The caller holds mu.
 func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bool, other *binding) {
 	if !s.unicast() {
 		return false, nil
@@ -509,7 +519,7 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 		case reserved:
 			c.by = d
 		case probe && !(c.probed && now.Sub(c.seen) < probeIdle):
-			return true, nil // the port that uses the address answers the probe
+			return true, nil // the port that uses the address may answer the probe
 		case probe || !c.idle(now):
 			r.want(c, now)
 			return false, c
@@ -540,8 +550,9 @@ func (r *bindings) bind(d *identity, s source, probe bool, now time.Time) (ok bo
 	return true, nil
 }
 
-// want records that another port wants an address, or that its own port needs room, unless the address was
-// used a short time ago (wantedAgain). The caller holds mu.
+// want records that another port wants an address, or that its own port needs room, if neither is recorded yet; but
+// not for a fixed binding, or an address that was used less than wantedAgain ago. After that the link records the next
+// use of the address (bind). The caller holds mu.
 func (r *bindings) want(c *binding, now time.Time) {
 	if c.by == nil || c.fixed() || !c.wanted.IsZero() || now.Sub(c.seen) < wantedAgain {
 		return
@@ -550,7 +561,8 @@ func (r *bindings) want(c *binding, now time.Time) {
 	c.by.allowed.Store(c.by.allowed.Load().without(c.src))
 }
 
-// makeRoom removes the least recently used of the idle bindings in list. The caller holds mu.
+// makeRoom removes the least recently used of the idle bindings in list; false: none is idle. It calls want for all.
+// The caller holds mu.
 func (r *bindings) makeRoom(list []*binding, now time.Time) bool {
 	var found *binding
 	for _, c := range list {

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// claimed returns the MACs and IP addresses that a lenient receiver may take as the sender's. It shares no
+// claimed returns the MACs and IP addresses in a frame that a lenient receiver may take as the sender's. It shares no
 // code with the switch.
 func claimed(b []byte) (macs []MAC, addrs []netip.Addr) {
 	macs = append(macs, MAC(b[6:12]))
@@ -157,7 +157,7 @@ func FuzzIdentity(f *testing.F) {
 						}
 					}
 					for _, s := range all {
-						// An address may move if its owner has not used it for probeIdle.
+						// An address may move if its owner has not used it for probeIdle, except a's MAC and the router's addresses.
 						if h := owner[s]; h != nil && h != from &&
 							(h == v.router || s == any(v.a.mac) || v.now.Sub(seen[s]) < probeIdle) {
 							t.Fatalf("step %d: %s says that it has %v, which is %s's: % x", step, from.Name(), s, h.Name(), r.frame)

@@ -30,7 +30,7 @@ func (r *refusals) take() []Refusal {
 	return got
 }
 
-// town is a switch with a clock, a router, and two hosts whose addresses it checks.
+// town is a switch with a clock that tests set (now), a router, and two hosts, a and b, whose sources it checks.
 type town struct {
 	s       *Switch
 	router  *host // number 9
@@ -96,7 +96,8 @@ func ipv6Body(from, to []byte, proto byte, body ...byte) []byte {
 	return append(b, body...)
 }
 
-// nd makes a neighbor discovery message, with an option that names mac if option is not 0.
+// nd makes a neighbor discovery message of type kind, with a target and, if option is not 0, an option of that type
+// that names mac.
 func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	b := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, target...)
 	if option != 0 {
@@ -105,7 +106,7 @@ func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	return b
 }
 
-// icmp makes an ICMPv6 message from an address of host n; n|0x80: from its link-local address.
+// icmp makes an IPv6 packet with an ICMPv6 message from host n's address ip6(n); n|0x80: from ll6(n).
 func icmp(n byte, body ...byte) []byte {
 	from := ip6(n)
 	if n&0x80 != 0 {
@@ -116,12 +117,13 @@ func icmp(n byte, body ...byte) []byte {
 
 func padded(body ...byte) []byte { return append([]byte{protoICMPv6, 0, 1, 4, 0, 0, 0, 0}, body...) }
 
-// whole puts a message after the fragment header of a whole packet; next is the message's protocol.
+// whole makes an IPv6 packet that has a fragment header although it is not fragmented. next is the protocol of body,
+// which follows the header.
 func whole(next byte, body ...byte) []byte {
 	return ipv6Body(ip6(1), allNodes, 44, append([]byte{next, 0, 0, 0, 0, 0, 0, 1}, body...)...)
 }
 
-// router makes a router's message: its fixed part, and options.
+// router makes a router solicitation (133) or advertisement (134): kind, zeros up to fixed bytes, and options.
 func router(kind byte, fixed int, options ...byte) []byte {
 	return append(append([]byte{kind}, make([]byte, fixed-1)...), options...)
 }
@@ -130,7 +132,8 @@ func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), m
 
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, with hdr bytes in the header (see rawFrame) and the rest in memory.
+// try sends a frame, with hdr bytes in the Header as far as rawFrame allows, and the rest in memory. It returns why the
+// frame was dropped; DropNone: it was taken.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -143,7 +146,7 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame with several lengths of the header, and compares the results with want.
+// say sends a frame three times, with different lengths of the Header, and compares each result of try with want.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -153,7 +156,7 @@ func (h *host) say(what string, frame []byte, want DropReason) {
 	}
 }
 
-// claims are frames by which a host claims an address as its own.
+// claims returns frames from mac, by name, and each claims an IP address of host n, with tags VLAN tags.
 func claims(mac MAC, n byte, tags int) map[string][]byte {
 	return map[string][]byte{
 		"ARP request":      frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(77))),
@@ -189,7 +192,7 @@ func fragment4(ip []byte) []byte {
 	return ip
 }
 
-// Each way to claim an address works from the port that has it, and not from another port.
+// Each frame of claims passes from the port that has the address, and not from another port.
 //
 // Invariant: wire: No frame of a port whose sources are checked claims an address that is bound to
 // another port.
@@ -273,7 +276,8 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// The sender rewrites its memory after the switch's check.
+// The sender clears its memory between the switch's check and the copy by the receiver, b, which still gets what was
+// checked.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -299,7 +303,8 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	}
 }
 
-// A probe for duplicates passes, but not for an address that another port has just probed.
+// A probe for duplicates passes, unless the latest use of the address was another port's probe, less than probeIdle
+// ago.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -338,7 +343,8 @@ func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// An address moves to another port, but not while its port uses it.
+// An address moves to another port when its port has not used it for BindingIdle since another port wanted it, or at
+// Forget or Detach.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -492,7 +498,7 @@ func TestLeases(t *testing.T) {
 	b.say("by nobody", ping(b, 2), DropNone)
 }
 
-// consistent checks the ports' allowed addresses and lists against the bindings.
+// consistent checks that identity.allowed and identity.movable of each port agree with bindings.byAddr.
 func (v *town) consistent(t *testing.T) {
 	t.Helper()
 	r := &v.s.names

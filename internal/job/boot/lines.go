@@ -9,12 +9,12 @@ import (
 // maxLine is the length from which a line may be written in pieces, each as a line.
 const maxLine = 64 << 10
 
-// lines puts a prefix before each line, and writes whole lines, up to maxLine.
+// lines writes whole lines to w, each after a prefix. A line of maxLine bytes or more may become several lines.
 type lines struct {
-	mu     *sync.Mutex // held while writing to w; shared by the writers of w
+	mu     *sync.Mutex // held while writing to w; other lines, of another w too, may share it
 	w      io.Writer
 	prefix string
-	buf    []byte // the start of the current line
+	buf    []byte // bytes of the current line that flush has not written yet
 }
 
 func (l *lines) Write(b []byte) (int, error) {
@@ -37,7 +37,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// end completes a last line without newline.
+// end writes the bytes in buf, if any, as a line.
 func (l *lines) end() {
 	if len(l.buf) > 0 {
 		_ = l.flush()

@@ -21,7 +21,7 @@ type log struct {
 	failed sync.Once
 }
 
-// Write notes the first error.
+// Write returns each error of the file; for the first it also calls note.
 func (l *log) Write(b []byte) (int, error) {
 	n, err := l.File.Write(b)
 	if err != nil {

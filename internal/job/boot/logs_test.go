@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A second run with the same --log-dir fails before the first has closed its logs.
+// While a run has its logs open, a second one with the same --log-dir fails; afterwards it does not.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {
@@ -69,7 +69,8 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 	testkit.OK(t, o.checkGDB())
 }
 
-// The log of a successful run has the kernel's first line and what programs write to the console.
+// The log of a successful run has the kernel's first line, and what a program writes to the kernel's log and the
+// console.
 func TestConsoleOfAGoodRunIsKept(t *testing.T) {
 	testkit.Boots(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -18,10 +18,10 @@ import (
 	"vnic.dev/vnic/internal/session"
 )
 
-// Options are the flags of `vnic boot`.
+// Options are the flags of `vnic boot`, with the streams and functions that it uses; NewImage takes them, too.
 type Options struct {
 	session.Common
-	lab.NICOptions // for all NICs, but MaxMTU and XDP only for NICs of kernels; with Lab for the NICs that boot adds
+	lab.NICOptions // for all NICs, MaxMTU and XDP only if the kernel drives it; with Lab only for NICs that kernelNIC adds
 	// Lab is the lab file that describes the guests (Take); nil: the options below describe them.
 	Lab *labfile.Lab
 
@@ -31,7 +31,7 @@ type Options struct {
 	Memory    uint64
 	GPUMemory uint64
 	GPUDriver string         // lab.DriverNode or lab.DriverVNICGPU; unused with Lab
-	IOMMU     bool           // guests' kernels translate the NICs' addresses; unused with Lab
+	IOMMU     bool           // guests have an IOMMU, by which kernels translate NICs' addresses; unused with Lab
 	Flows     int            // lab.Options.Flows
 	Impair    lab.Impairment // impairment of all links; unused with Lab
 
@@ -39,19 +39,19 @@ type Options struct {
 	Storm    uint // lab.Options.Storm
 	lab.GatewayFlags
 
-	Copies   []string // HOST:GUEST, or HOST for the same path
-	Env      []string // NAME=VALUE, or NAME for its value here
-	Tools    string   // Debian packages (toolimage.Parse)
+	Copies   []string // HOST:GUEST, or HOST for the same absolute path
+	Env      []string // NAME=VALUE, or NAME for its value in this process's environment
+	Tools    string   // Debian packages and names of groups of them, or none (toolimage.Parse)
 	Append   string   // added to the kernel's command line
 	QEMUArgs []string
-	GDB      int    // port for the first guest; 0: none
+	GDB      int    // TCP port at 127.0.0.1 for gdb on the first guest; the others' follow; 0: none
 	LogDir   string // directory for the guests' console output; "": not kept
 
 	Command []string // empty: a shell
 
 	End string // EndAll or EndFirstFailure; "": EndAll
 
-	Booted         func(accel qemu.Accel) // when all guests have booted; may be nil
+	Booted         func(accel qemu.Accel) // when all guests have booted, with the first one's accelerator; may be nil
 	Doing          func(what string)      // called with the current step; "": the programs run; may be nil
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
@@ -62,8 +62,8 @@ type Options struct {
 // MaxGuests is the largest number of guests.
 const MaxGuests = lab.MaxGPUs
 
-// Take sets the guests to the lab file's, or returns an error for a name that vnic boot uses itself, or too
-// many guests.
+// Take sets Lab and the options that the lab file decides: also Gateway, if the file has one. It returns an error if a
+// guest has a name that vnic boot may use for something else (ownName), or if there are too many guests.
 func (o *Options) Take(l *labfile.Lab) error {
 	o.Lab, o.NIC, o.Guests, o.GPUMemory = l, "", len(l.Guests), 0
 	o.Memory, o.CPUs = l.Machines[0].RAM, l.Machines[0].CPUs
@@ -85,7 +85,8 @@ func (o *Options) Take(l *labfile.Lab) error {
 	return nil
 }
 
-// ownName reports whether guest i's name names something else in the guests' network.
+// ownName reports whether name, for guest i, is gateway, localhost, or like a name of another guest or of devmem
+// programs.
 func ownName(name string, i int) bool {
 	return lab.HasName(name) || strings.HasSuffix(name, "-devmem") ||
 		name != guestnet.HostName(i) && guestNumber.MatchString(name)
@@ -93,7 +94,7 @@ func ownName(name string, i int) bool {
 
 var guestNumber = regexp.MustCompile("^" + guestnet.GuestName + "[0-9]+$")
 
-// Check returns an error that names the flag of a wrong option.
+// Check returns an error for wrong options.
 func (o *Options) Check() error {
 	err := cmp.Or(session.Number("--guests", o.Guests, 1, MaxGuests),
 		session.OneOf("--end", cmp.Or(o.End, EndAll), EndAll, EndFirstFailure))
@@ -130,7 +131,7 @@ func (o *Options) models() (list []string) {
 	return slices.Compact(list)
 }
 
-// kernelModels lists the models of NICs that guests' kernels drive.
+// kernelModels lists the models on which devmem programs use the kernel's driver.
 func (o *Options) kernelModels() []string {
 	return slices.DeleteFunc(o.models(), func(m string) bool { return !kernels(m) })
 }

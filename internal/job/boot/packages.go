@@ -27,7 +27,7 @@ const (
 	ncdevmem = testsDir + "/drivers/net/hw/ncdevmem"
 )
 
-// fetchTools finds or fetches the packages of --tools, for the kernel's Debian release.
+// fetchTools finds or makes the images of --tools, if it names any packages; before that it calls find.
 func (l *runner) fetchTools(ctx context.Context) error {
 	o := l.opt
 	set, err := toolimage.Parse(o.Tools)
@@ -73,7 +73,7 @@ func (t *packages) has(name string) bool {
 	return t != nil && (t.image.Has(name) || t.tests != nil && name == "ncdevmem")
 }
 
-// nor is the part of an error about a program that the packages lack.
+// nor returns the part of an error that names the packages in which a program was not found; "" without packages.
 func (t *packages) nor() string {
 	if t == nil {
 		return ""
@@ -100,7 +100,7 @@ func (o *Options) toolModules() []string {
 	return guesttools.Modules
 }
 
-// bring adds the images to the guest's files, for a QEMU that vnic does not start.
+// bring adds the images and their configuration to the guest's files, for a QEMU that vnic does not start.
 func (t *packages) bring(files *guestimages.Overlay) error {
 	if t == nil {
 		return nil

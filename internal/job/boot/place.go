@@ -25,8 +25,8 @@ type place struct {
 	devmem []*lab.Port // NICs for devmem programs; the kernel drives the gVNICs among them
 }
 
-// devmemAddrs returns the addresses of guest i's devmem programs on a rail: the lab file's, or else such as
-// the kernel does not use.
+// devmemAddrs returns the addresses of guest i's devmem programs on its NIC of number rail: the lab file's if they
+// differ from the NIC's defaults (labfile.Addrs), or else such as the kernel does not use.
 func (o *Options) devmemAddrs(rail, i int) (v4, v6 netip.Prefix) {
 	v4, v6 = labfile.Addrs(rail, guestnet.DevmemHost+i)
 	if o.Lab != nil {
@@ -50,8 +50,8 @@ func (o *Options) interfaceAddrs(p place, port *lab.Port) []netip.Prefix {
 	return list
 }
 
-// describe returns the description of the lab, with NICs for kernels that do not drive their guest's first
-// one.
+// describe returns the description of the lab. A guest whose first NIC devmem programs drive gets one more, for its
+// kernel.
 func (o *Options) describe() (d lab.Description) {
 	if o.Lab != nil {
 		d = o.describeLab()
@@ -84,7 +84,8 @@ func (o *Options) describeFlags() (d lab.Description) {
 	return d
 }
 
-// kernelNIC returns guest i's NIC for its kernel, which no lab file describes.
+// kernelNIC returns a NIC for guest i's kernel. With Lab it is one that the file lacks, and takes the file's XDP and
+// MaxMTU.
 func (o *Options) kernelNIC(i int) lab.NIC {
 	n := lab.NIC{Model: o.NIC, Addr4: lab.Addr4(i), Addr6: lab.Addr6(i), NICOptions: o.NICOptions}
 	if o.Lab != nil {
@@ -107,7 +108,7 @@ func (o *Options) describeLab() lab.Description {
 		g := &d.Guests[i]
 		for j := range g.NICs {
 			if !kernels(g.NICs[j].Model) {
-				g.NICs[j].MaxMTU = g.NICs[j].MTU // vnic's driver cannot raise it
+				g.NICs[j].MaxMTU = g.NICs[j].MTU // vnic's driver cannot raise the MTU
 				g.NICs[j].Addr4, g.NICs[j].Addr6 = o.devmemAddrs(j, i)
 			}
 		}
@@ -127,7 +128,7 @@ func (o *Options) freeMAC(i int) wire.MAC {
 	for n := range o.Lab.AllNICs() {
 		given[n.MAC] = true
 	}
-	for k := lab.MaxPorts - 1; ; k-- { // ends: the kernel's NICs are among the MaxPorts ports
+	for k := lab.MaxPorts - 1; ; k-- { // ends: the file has at most MaxPorts NICs, and lab.MAC 256 addresses
 		if m := lab.MAC(k); !given[m] {
 			if i == 0 {
 				return m
@@ -255,8 +256,8 @@ func (g *guest) devices() (list []entry) {
 	return list
 }
 
-// peers returns $VNIC_PEERS: for each rail name=ADDRESS,ADDRESS,... in the order of guests, with - for a
-// guest that has no NIC there.
+// peers returns the words of $VNIC_PEERS, with Lab: for each NIC of the guest NAME=ADDRESS,ADDRESS,..., the IPv4
+// addresses of all guests' NICs with the same number, in the order of guests, with - for a guest that has no such NIC.
 func (g *guest) peers() (list []string) {
 	o := g.runner.opt
 	for j, e := range g.devices() {

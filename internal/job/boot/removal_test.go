@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A NIC of the kernel's own driver is removed during a stream; the stream over the second NIC goes on.
+// During its stream, a NIC on the kernel's virtio_net is removed; the stream over the second NIC arrives whole. A NIC
+// on the root complex cannot be removed.
 func TestStockDriverLosesItsNIC(t *testing.T) {
 	testkit.Boots(t)
 	ignore := goleak.IgnoreCurrent()

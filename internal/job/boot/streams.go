@@ -20,8 +20,8 @@ type streams struct {
 	end      func() // called when the program has ended, with any status, and its status is known
 }
 
-// streams returns the streams of each guest's program: one guest alone uses this process's; programs of
-// several read nothing, and their lines get the guest's number.
+// streams returns the streams of each guest's program: a single guest's are Options' Stdin, Stdout and Stderr; programs
+// of several guests read nothing, and each line that they write gets the guest's number.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {
@@ -37,7 +37,8 @@ func (l *runner) streams() []streams {
 	return list
 }
 
-// takeTerminal sets this process's terminal up for guests. leave ends the command.
+// takeTerminal sets the terminal up for guests, if Stdin and Stderr are one. For a single guest it may take keys as
+// they are typed; then Ctrl-] q calls leave.
 func (l *runner) takeTerminal(leave context.CancelCauseFunc) {
 	o := l.opt
 	out := any(o.Stdout)

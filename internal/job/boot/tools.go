@@ -10,7 +10,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 )
 
-// shells are the programs that come with Tools.
+// shells has the file names of programs that count as shells: for Tools, and for the note about the terminal.
 var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "zsh": true, "busybox": true}
 
 // Tools are the commands that guests with a shell get, if this machine has them.
@@ -26,7 +26,8 @@ var toolDirs = []string{"/usr/sbin", "/sbin"}
 const notFound = `BASH_FUNC_command_not_found_handle%%=() { echo "bash: $1: command not found: if a Debian package ` +
 	`has it, vnic boot --tools PACKAGE brings it along" >&2; return 127; }`
 
-// shell selects a shell: bash, for its line editing, sh, or u-root's.
+// shell selects the first shell that the guest can get: this machine's bash, for its line editing, or sh, or u-root's
+// sh.
 func (p *program) shell() error {
 	p.dir = "/root"
 	for _, s := range []struct{ path, args string }{{"/bin/bash", "bash --noprofile --norc"}, {"/bin/sh", "sh"}} {

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// compareTrees notes pairs of NIC and GPU that the guest's kernel judges otherwise than the lab.
+// compareTrees notes pairs of NIC and GPU whose peer-to-peer path the guest's kernel judges otherwise than the lab. It
+// does nothing without a lab file, without GPUs, or if the guest's tree is a default one (lab.Machine.Bare).
 func (g *guest) compareTrees(ctx context.Context) error {
 	o := g.runner.opt
 	if o.Lab == nil || g.hw.Bare || len(g.hw.GPUs) == 0 {
@@ -40,8 +41,8 @@ func (g *guest) differences(seen *guesttree.Tree) ([]lab.Pairs, error) {
 	return g.runner.opt.Lab.Differences(g.index, linux), nil
 }
 
-// endpoints maps the lab's endpoints to the guest's: in both trees buses are numbered depth first, and each
-// endpoint has a bus of its own.
+// endpoints maps the names of endpoints below the lab's sockets to PCI addresses in the guest: both trees number buses
+// depth first, and each such endpoint has a bus of its own.
 func (g *guest) endpoints(seen *guesttree.Tree) (map[string]string, error) {
 	var ours []string
 	var down func(above string)

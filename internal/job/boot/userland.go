@@ -28,7 +28,8 @@ func (o *Options) userland(ctx context.Context) func() (*guestimages.Userland, e
 	})
 }
 
-// takeUserland finds u-root's commands; guests may boot without them.
+// takeUserland finds or builds u-root's commands. Without them guests boot, too: it notes ErrNoUserland, and returns
+// nil.
 func (l *runner) takeUserland() (err error) {
 	if l.uroot, err = l.program.userland(); errors.Is(err, guestimages.ErrNoUserland) {
 		l.opt.Note("%v: guests have what this machine has", err)
@@ -37,7 +38,8 @@ func (l *runner) takeUserland() (err error) {
 	return err
 }
 
-// ofUserland selects a command of u-root's if where is its path in the guest; else it returns otherwise.
+// ofUserland selects u-root's command for the guest's path where, which is in UserlandDir or /bin/sh. If there is none,
+// it returns the error otherwise, with the userland's error if it has one.
 func (p *program) ofUserland(name, where string, otherwise error) error {
 	base := path.Base(where)
 	if path.Dir(where) != guestimages.UserlandDir && where != "/bin/sh" {

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// commands maps the commands to modules of their guests besides the NICs'.
+// commands maps the names of Options.For to kernel modules that their guests need besides modules for NICs.
 var commands = map[string][]string{
 	"allreduce": nil,
 	"block":     guestnvme.TargetModules,
@@ -35,7 +35,7 @@ var commands = map[string][]string{
 // Commands lists the valid names of Options.For.
 func Commands() []string { return slices.Sorted(maps.Keys(commands)) }
 
-// Options are the flags of `vnic cache export`.
+// Options are the flags of `vnic cache export`, and functions for its messages.
 type Options struct {
 	File  string
 	For   []string
@@ -70,7 +70,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// modules lists the kernel modules that guests of these commands load.
+// modules lists the kernel modules for NICs of both models, and the further modules of the commands in names.
 func modules(im *machine.Images, names []string) (list []string) {
 	for _, m := range []string{lab.Virtio, lab.GVE} {
 		list = append(list, machine.SoftwareFor(m).Modules...)
@@ -83,8 +83,8 @@ func modules(im *machine.Images, names []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// Run fetches the files that the cache lacks, and writes the export. After an error an older file is
-// unchanged. Run holds the content in memory, some 60 MB.
+// Run fetches what the cache lacks, unless Fetch.Offline is set, and writes the export. It replaces an older file only
+// by a complete export. Run holds the content in memory.
 func Run(ctx context.Context, o Options) (res *Result, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -148,7 +148,8 @@ func (o *Options) userland(ctx context.Context, cacheDir string) ([]string, erro
 	return []string{u.InCache}, nil
 }
 
-// open finds or fetches QEMU, the kernel, and the files of its modules, which an imported kernel may lack.
+// open finds or fetches QEMU and a kernel with the modules for o.For, and returns the paths of these modules' files. If
+// an imported kernel lacks one, it fetches another kernel, or fails with Fetch.Offline. The caller closes the result.
 func open(ctx context.Context, o *Options) (*assets.Resolved, []string, error) {
 	for {
 		r, err := assets.FetchCached(ctx, o.Fetch)

@@ -28,7 +28,7 @@ func TestNamesOfCommandsAreChecked(t *testing.T) {
 	}
 }
 
-// A failed export leaves an older file of the same name unchanged.
+// An export that cannot fetch leaves an older file of the same name unchanged.
 func TestFailedExportLeavesTheFile(t *testing.T) {
 	if !guestimages.CarriesProgram() {
 		t.Skip("built without make: no guest program")

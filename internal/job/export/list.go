@@ -33,12 +33,12 @@ type Cache struct {
 	Entries []assets.CacheEntry `json:"entries"`
 }
 
-// Contents returns the Cache of a directory.
+// Contents returns the Cache of directory dir, whose entries are in list.
 func Contents(dir string, list []assets.CacheEntry) Cache {
 	return Cache{dir, total(list), append([]assets.CacheEntry{}, list...)}
 }
 
-// List prints the entries of a cache's directory.
+// List prints list, the entries of the cache's directory dir.
 func List(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)

@@ -28,7 +28,7 @@ const (
 // protocol is the version of the protocols between an image's programs and the NICs of `vnic serve`.
 const protocol = 2
 
-// builtBy is the last line of an image's README.
+// builtBy is the format of the last line of an image's README.
 const builtBy = "\nBuilt by vnic %s, protocol %d.\n"
 
 // BuildOptions are the flags of `vnic image build`.

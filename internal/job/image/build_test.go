@@ -46,7 +46,8 @@ func options(t *testing.T) BuildOptions {
 			Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}}
 }
 
-// files returns the files in an initrd's archives; later ones replace earlier ones, as in the kernel.
+// files returns the content, or the link's target, by the name of each file in an initrd's archives. Later files
+// replace earlier ones, as in the kernel.
 func files(t *testing.T, initrd []byte) map[string]string {
 	t.Helper()
 	all := map[string]string{}

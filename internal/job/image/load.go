@@ -19,7 +19,7 @@ import (
 // DefaultDir is the directory of an image, for `vnic image build` and `vnic serve`, if no flag names another.
 const DefaultDir = "guest"
 
-// Files are the files of an image.
+// Files describes an image: the NIC's model, kernel and initrd, and the kernel's command line (Append).
 type Files struct {
 	NIC            string // device model
 	Kernel, Initrd string // absolute paths
@@ -37,7 +37,8 @@ var (
 // maxText bounds the bytes that are read of a text file.
 const maxText = 64 << 10
 
-// Load finds the files of an image in a directory, also with a version.Error.
+// Load finds the files of an image in a directory. It returns them also with a version.Error, for an image whose
+// protocol version is another.
 func Load(dir string) (f Files, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return f, err
@@ -87,8 +88,8 @@ func readText(name string) (string, error) {
 	return string(b), err
 }
 
-// Args returns the arguments of a QEMU that boots the image, by KVM or TCG, with the console on the serial
-// line. The kernel's command line is for several CPUs: for one, qemu.ForMachine may make another.
+// Args returns the arguments of a QEMU that boots the image, by KVM or TCG, with the console on the serial line and
+// without a NIC. The kernel's command line is for several CPUs: for one, qemu.ForMachine may make another.
 func (f *Files) Args(kvm bool) []string {
 	accel := qemu.AccelTCG
 	if kvm {

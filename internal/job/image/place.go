@@ -38,7 +38,8 @@ func writeFile(path string, force bool, c content) error {
 	})
 }
 
-// fill writes the content to a file and closes it. An error that has the file's name gets path in its place.
+// fill writes the content to f, sets its mode and closes it. An error that names f, a temporary file, names path
+// instead.
 func (c content) fill(f *os.File, path string) error {
 	err := c.write(f)
 	if err == nil {
@@ -66,7 +67,7 @@ func writeDir(path string, force bool, files map[string]content) error {
 	}
 	return complete(path, files, func(dir string) error {
 		if _, err := os.Lstat(path); force && err == nil {
-			return rename(dir, path, unix.RENAME_EXCHANGE) // dir is the older directory now
+			return rename(dir, path, unix.RENAME_EXCHANGE) // after an exchange dir is the older directory
 		}
 		return rename(dir, path, unix.RENAME_NOREPLACE)
 	})
@@ -106,7 +107,7 @@ func complete(path string, files map[string]content, place func(dir string) erro
 
 func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
 
-// claim marks a temporary directory as in use while f is open.
+// claim locks f, a temporary directory or file, until f is closed; it fails if another process has locked it.
 func claim(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
 // sweep removes the temporary directories and files for path that killed processes have left.
@@ -158,8 +159,9 @@ func onlyThese(dir string, files map[string]content) error {
 	return nil
 }
 
-// rename renames without replacing, or exchanges (rename(2)). On file systems that cannot, an exchange removes the
-// target, and another process can make it in between.
+// rename renames without replacing, or exchanges (rename(2)), as flags asks. On file systems that cannot, it is not
+// atomic: an exchange removes the target first, and in either case another process can make the target before the
+// rename.
 func rename(from, to string, flags uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, flags)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {

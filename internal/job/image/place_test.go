@@ -54,7 +54,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	if err := writeFile(f, true, text("two")); err != nil || read(t, f) != "two" {
 		t.Error(err)
 	}
-	// another process creates the file meanwhile
+	// The content's write creates the file, as another process might meanwhile.
 	g := filepath.Join(dir, "g")
 	late := content{mode: 0o644, write: func(io.Writer) error { return os.WriteFile(g, []byte("theirs"), 0o644) }}
 	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
@@ -91,7 +91,8 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	testkit.Equal(t, "left", left(t, top), "d")
 }
 
-// Temporary files and directories of killed processes are removed; living processes' and other targets' stay.
+// Temporary files and directories of killed processes are removed. A living process's stay, and so do others until
+// their own target is written.
 func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")

@@ -1,9 +1,10 @@
 // Package load is `vnic load`: a guest loads a file from a web server into its GPU's memory (package loader):
 // the whole file, the tensors of a safetensors file, or records that a consumer takes in batches.
 //
-// The server is one that the user names, which guests reach through the gateway, or the command's own in this
-// process, whose file the seed defines. The host compares the bytes in GPU memory with the known content: all
-// bytes or, of records, the last batches. The NIC counts in which memory payload lay.
+// The server is one that the user names, which guests reach through the gateway, or the command's own in this process,
+// whose file the seed defines. The host compares the bytes in GPU memory with the own server's file: all bytes or, of
+// records, the last batches. Of another server's file, other than records, it compares the SHA-256 if Options has one.
+// The NIC counts in which memory payload lay.
 package load
 
 import (
@@ -32,9 +33,9 @@ type Options struct {
 	session.Options
 	transfer.Source
 	transfer.LoadArgs
-	Format string // Raw, Records or Safetensors; "": chosen by the end of the URL
-	Size   uint64 // of the own server's file, in bytes; with Records and Safetensors about
-	SHA256 string // digest of the data, in hex; "": unknown
+	Format string // Raw, Records or Safetensors; "": Safetensors if URL's path ends in .safetensors, else Raw
+	Size   uint64 // of the own server's file, in bytes; approximate with Records and Safetensors
+	SHA256 string // expected digest of the data, in hex; "": unknown
 
 	url  *url.URL
 	room uint64          // GPU memory for data, in bytes
@@ -105,7 +106,7 @@ func (o *Options) Complete() error {
 	return cmp.Or(o.parse(), o.fit())
 }
 
-// parse parses the URL. If its host is this machine, guests may reach the port, unless the user has set
+// parse parses the URL. If its host is this machine's loopback, it lets guests reach the port, unless the user has set
 // --host-ports or there is no gateway.
 func (o *Options) parse() (err error) {
 	if o.URL == "" {
@@ -126,14 +127,14 @@ func (o *Options) parse() (err error) {
 	return nil
 }
 
-// Serve starts the command's own server, which the caller closes; nil: there is a URL.
+// Serve starts the command's own server, which the caller closes, and sets URL to it; nil: there is a URL already.
 func (o *Options) Serve() (s *webfile.Server, err error) {
 	if o.URL != "" {
 		return nil, nil //nolint:nilnil // as documented
 	}
 	f := &webfile.File{Name: "data", Size: o.Size, Seed: o.Seed}
 	switch o.Format {
-	case Records: // whole records
+	case Records: // whole records, and at least one
 		f.Size = max(1, (o.Size-min(o.Size, o.Skip))/o.Records)*o.Records + o.Skip
 	case Safetensors:
 		f.Name = "model.safetensors"
@@ -146,7 +147,7 @@ func (o *Options) Serve() (s *webfile.Server, err error) {
 	return s, o.parse()
 }
 
-// fit sets the GPU memory for data, and returns an error if it is too little.
+// fit sets room and Window, and returns an error if the GPU has too little memory, or for invalid session.Options.
 func (o *Options) fit() error {
 	name, has, err := o.Only()
 	if err != nil {
@@ -250,8 +251,8 @@ func (u *use) mode(ctx context.Context, mode string) error {
 	return transfer.CloseSource(ctx, u.guest.Ops)
 }
 
-// whole loads [from, to) of the file, in rounds that fit GPU memory, computes each round's digest, and compares
-// its bytes if the content is known.
+// whole loads [from, to) of the file, in rounds that fit GPU memory, and computes each round's digest. It compares the
+// bytes if the content is known, else the digest if Options has one.
 func (u *use) whole(ctx context.Context, r *Run, from, to uint64) error {
 	for pos := from; pos < to; {
 		n := min(to-pos, u.room)
@@ -314,7 +315,7 @@ func (r *Run) differs(wrong bool, pos uint64) {
 	}
 }
 
-// verified sets the result of the comparison; by is what the data was compared with.
+// verified sets the comparison's result: no Error yet means equal. by names the other side of the comparison.
 func (r *Run) verified(by string) {
 	r.Verified, r.By = new(r.Error == ""), by
 }

@@ -124,7 +124,7 @@ func TestConsumer(t *testing.T) {
 	}
 }
 
-// Without peer-to-peer all payload is bounced.
+// Without peer-to-peer all payload for GPU memory is bounced.
 func TestWithoutPeerToPeer(t *testing.T) {
 	o := options(t, Raw, 3<<20)
 	testkit.OK(t, o.P2P.Set("off"))
@@ -147,7 +147,7 @@ func TestWrongByteIsFound(t *testing.T) {
 	testkit.ErrorSays(t, err, "byte ", "is not what the server has")
 }
 
-// liar changes the first byte of a write of several bytes.
+// liar changes the first byte of each write of several bytes.
 type liar struct{ http.ResponseWriter }
 
 func (l *liar) Write(b []byte) (int, error) {

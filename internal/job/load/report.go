@@ -20,7 +20,7 @@ type Report struct {
 	Format      string   `json:"format"`
 	Connections int      `json:"connections"`
 	Range       uint64   `json:"range_bytes"`
-	Tensors     []Tensor `json:"tensors,omitempty"` // the first tensors of the file
+	Tensors     []Tensor `json:"tensors,omitempty"` // the first tensors of the file; TensorCount counts all
 	TensorCount int      `json:"tensor_count,omitempty"`
 	Seed        uint64   `json:"seed"`
 	Runs        []Run    `json:"runs"`
@@ -41,7 +41,7 @@ type Tensor struct {
 type Run struct {
 	Mode string `json:"mode"`
 	session.Moved
-	// Records, Waited and First describe the consumer of records.
+	// Records, Waited and First describe the consumer of records, and are 0 with other formats.
 	Records uint64  `json:"records,omitempty"`
 	Waited  float64 `json:"waited_share"` // part of the consumer's time in which it waited for data
 	First   float64 `json:"first_seconds,omitempty"`

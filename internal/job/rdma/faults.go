@@ -16,15 +16,15 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Faults of pages on demand, for --fault.
+// Faults of pages on demand, for --fault. The NIC is guest 1's.
 const (
 	NeverAck    = "never-ack"    // the NIC never acknowledges invalidations
 	LateAck     = "late-ack"     // =TIME: the NIC acknowledges invalidations TIME later
 	LoseAnswers = "lose-answers" // =N: the first N answers to page requests are lost
-	Stale       = "stale"        // the NIC acknowledges invalidations, but keeps the old addresses
+	Stale       = "stale"        // the NIC acknowledges invalidations, but goes on using pages in the GPU
 
 	RemoveGPU = "remove-gpu" // =TIME: guest 1's GPU is removed after TIME
-	Kill      = "kill"       // =TIME: the memory's program is killed after TIME
+	Kill      = "kill"       // =TIME: the program that has the memory is killed after TIME
 	BadPage   = "bad-page"   // =N: Linux takes page N for broken memory
 )
 
@@ -37,7 +37,7 @@ type faults struct {
 	bad          int           // number of the broken page; -1: none
 }
 
-// faults parses Options.Fault: faults with commas between.
+// faults parses Options.Fault: faults with commas between, of remove, kill and bad at most one.
 func (o *Options) faults() (f faults, err error) {
 	f.bad = -1
 	if o.Fault == "" {
@@ -83,8 +83,8 @@ func (f *faults) add(text string, pages int) error {
 
 func (f *faults) ends() bool { return f.remove > 0 || f.kill > 0 || f.bad >= 0 }
 
-// disturbed causes one of the faults remove, kill and bad, runs rounds until one fails, and checks that the
-// fault has disturbed nothing else. Its error says what the fault did, or what went wrong.
+// disturbed causes one of the faults remove, kill and bad, runs rounds until one fails, and checks that the fault has
+// disturbed nothing else. It always returns an error, which says what the fault did, or what went wrong.
 func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	g := u.responder
 	name := "guest " + g.Name
@@ -126,7 +126,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	}
 	happened := false
 	if !errors.Is(err, ErrProof) {
-		// The round may have failed before the fault.
+		// The round may have failed for another reason, before the fault.
 		select {
 		case <-done:
 			happened = did == nil
@@ -152,7 +152,7 @@ func (u *use) disturbed(ctx context.Context, r *Run, f faults) error {
 	return fmt.Errorf("%s: %w", reported, err)
 }
 
-// after describes what a fault did. bad is an error of something that the fault must not disturb.
+// after describes what a fault did. bad is an error if the fault disturbed something else, or a check of that failed.
 func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Killed) (reported string, bad error) {
 	name := "guest " + u.responder.Name
 	switch {
@@ -179,7 +179,7 @@ func (u *use) after(ctx context.Context, r *Run, f faults, killed transfer.Kille
 	return reported, bad
 }
 
-// waited describes whether Linux waited for the NIC when a process ended.
+// waited says how a process's end went: whether the NIC let go of all pages, or Linux waited for it in vain.
 func waited(k transfer.Killed) string {
 	switch {
 	case k.Quarantined:
@@ -198,7 +198,7 @@ func (u *use) remove() error {
 	return err
 }
 
-// goesOn writes n bytes at off of the offered memory by the spare queue pair, reads them back, and checks them.
+// goesOn writes n bytes at off of the responder's memory by the spare queue pair, reads them back, and checks them.
 func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	if n == 0 {
 		return nil
@@ -228,9 +228,9 @@ func (u *use) goesOn(ctx context.Context, r *Run, off, n uint64) error {
 	return err
 }
 
-// afterRemoval checks the program's memory after the removal of its GPU: each packet's part has the bytes of
-// the failed round or of the round before. It returns how many bytes are of the failed round, and how many of
-// the round before.
+// afterRemoval checks the program's memory after the removal of its GPU: each packet's part has the bytes of the failed
+// round or of the round before. It returns how many bytes are of the failed round, and how many of the round before; an
+// error if the first round failed.
 func (u *use) afterRemoval(ctx context.Context, r *Run) (now, before uint64, err error) {
 	u.set.Lab.AwaitRemovals(ctx)
 	if !u.responder.HW.GPUs[0].Removed() {

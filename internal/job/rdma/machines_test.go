@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest in QEMU puts or gets three rounds; then guest 1 is killed, and the error names it.
+// A guest in QEMU puts or gets three rounds; then guest 1's QEMU is killed, and the error names guest 1.
 //
 // Invariant: vnic rdma: guests of both device models put and get; when one is killed the other ends.
 func TestMachines(t *testing.T) {
@@ -77,7 +77,8 @@ func TestPaging(t *testing.T) {
 	}
 }
 
-// Injected faults of paging are reported, and do not disturb the rest.
+// The run's error describes the injected fault of paging and, where disturbed checks it, that another queue pair has
+// gone on.
 func TestPagingFaults(t *testing.T) {
 	testkit.Boots(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {

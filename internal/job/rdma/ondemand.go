@@ -76,17 +76,17 @@ type Pages struct {
 	MapsP2P  uint64 `json:"p2p_maps"`      // pages in the GPU that the NIC entered in its table
 	MapsHost uint64 `json:"host_maps"`     // pages in RAM that it entered
 	Refused  uint64 `json:"refused"`       // requested pages that it did not get
-	BytesP2P uint64 `json:"p2p_bytes"`     // payload in the GPU, with retransmissions and verification
+	BytesP2P uint64 `json:"p2p_bytes"`     // payload in the GPU, in both directions, with retransmissions
 	BytesRAM uint64 `json:"host_bytes"`
 
 	ToGPU   uint64 `json:"to_gpu"`       // pages moved to the GPU
-	ToRAM   uint64 `json:"to_ram"`       // pages moved back by request
-	Touched uint64 `json:"touched"`      // pages moved back otherwise
+	ToRAM   uint64 `json:"to_ram"`       // pages moved back at the program's request
+	Touched uint64 `json:"touched"`      // pages moved back because the program or the NIC touched them
 	Linux   uint64 `json:"moved_in_ram"` // pages of any program that Linux moved within RAM
 
-	Invalidations uint64   `json:"invalidations"` // for these Linux waited for the NIC
+	Invalidations uint64   `json:"invalidations"` // reported to the NIC
 	P50           float64  `json:"invalidation_p50_us"`
-	P99           float64  `json:"invalidation_p99_us"` // upper bound, in steps of half a power of two
+	P99           float64  `json:"invalidation_p99_us"` // rounded upper bound, in steps of a factor of sqrt(2)
 	IdleP99       float64  `json:"idle_wakeup_p99_us"`  // delay with which a sleeping program wakes up
 	Untold        uint64   `json:"untold"`              // invalidations of pages that the NIC did not have
 	Parked        uint64   `json:"parked_packets"`
@@ -98,8 +98,9 @@ type Pages struct {
 	Waits         []uint32 `json:"waits"`
 }
 
-// quantile returns an upper bound, in microseconds, of a quantile of the waits (gpudriver.RegionStats.Waits):
-// part 0.99 is the 99th percentile.
+// quantile returns an upper bound, in microseconds and rounded, of a quantile of the waits
+// (gpudriver.RegionStats.Waits): part 0.99 is the 99th percentile. Without waits it returns 0; the last class also
+// counts longer waits.
 func quantile(waits []uint32, part float64) float64 {
 	var all, n float64
 	for _, w := range waits {
@@ -113,8 +114,8 @@ func quantile(waits []uint32, part float64) float64 {
 	return 0
 }
 
-// onDemand runs the rounds with pages on demand: each writes to the responder's memory and reads the bytes
-// back into another part of the requester's GPU.
+// onDemand runs the rounds with pages on demand: each writes to the responder's memory and reads the bytes back into
+// another part of the requester's GPU. With the fault remove, kill or bad, disturbed runs them.
 func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	o := u.opt
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: r.Memory}); err != nil {
@@ -150,7 +151,7 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 			return fmt.Errorf("round %d: %w", r.Rounds+1, u.why(ctx, err))
 		}
 	}
-	for _, e := range []*End{&r.Requester, &r.Responder} { // measure divided by Options.Rounds
+	for _, e := range []*End{&r.Requester, &r.Responder} { // measure has divided by Options.Rounds
 		*e.CPUPerGB *= float64(o.Rounds) / float64(r.Rounds)
 	}
 	if err := transfer.EndStorm(ctx, u.responder.Ops); err != nil {
@@ -162,8 +163,8 @@ func (u *use) onDemand(ctx context.Context, r *Run, port uint16) error {
 	return u.end(ctx)
 }
 
-// why explains an error of a move by pages that the responder's NIC did not get, or by a region in
-// quarantine.
+// why explains an error of a move by a region in quarantine, or by pages that the responder's NIC did not get; it
+// returns err alone if there is no such cause, or ctx has ended.
 func (u *use) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -188,7 +189,7 @@ func (u *use) why(ctx context.Context, err error) error {
 	return err
 }
 
-// pages sets r.Pages, and checks the digest of the program's memory.
+// pages sets r.Pages, and checks the digest of the program's memory and that the guest's kernel has not complained.
 func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) error {
 	now, err := transfer.ODP(ctx, u.responder.Ops)
 	if err != nil {
@@ -208,7 +209,7 @@ func (u *use) pages(ctx context.Context, r *Run, before *transfer.ODPStats) erro
 		AfterAck: now.Broken - before.Broken, Looked: now.Left - before.Left,
 		Quarantined: now.Quarantined || c.Quarantined != 0, Waits: now.Waits}
 	r.Pages = p
-	d, err := transfer.DigestODP(ctx, u.responder.Ops) // after the counters, because it moves the pages
+	d, err := transfer.DigestODP(ctx, u.responder.Ops) // after the counters, because the digest moves the pages
 	if err != nil {
 		return err
 	}

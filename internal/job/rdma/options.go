@@ -14,7 +14,7 @@ import (
 
 const (
 	Put = "put" // guest 0's NIC writes guest 1's memory
-	Get = "get" // it reads guest 1's memory
+	Get = "get" // guest 0's NIC reads guest 1's memory
 )
 
 // kinds of memory for regions
@@ -31,7 +31,7 @@ type Options struct {
 	Op      string
 	MRs     []string // kinds of memory, in order
 	Size    uint64   // bytes in a round
-	Block   uint64   // bytes in a work request
+	Block   uint64   // bytes in a work request, at most
 	Depth   int      // outstanding work requests of a queue pair
 	QPs     int
 	PathMTU int // bytes; 0: the largest that the links allow
@@ -42,10 +42,10 @@ type Options struct {
 	Pages   int           // sets Size to this many pages; 0: Size is as given
 	Migrate float64       // pages a second that guest 1 moves to the GPU or back; 0: none, with Compact all it can
 	Compact bool          // Linux moves pages within RAM
-	Time    time.Duration // the rounds go on for at least this time; 0: Rounds is their number
+	Time    time.Duration // the rounds go on for this time at least, unless a fault ends them; 0: Rounds is their number
 	Fault   string        // faults of guest 1 or its NIC, as --fault
 
-	moved func(s *session.Set, r *Run, round int) // tests: called after each round, before comparing
+	moved func(s *session.Set, r *Run, round int) // tests: called when a round has moved its bytes, before comparing
 }
 
 // Defaults returns the options of the command without flags, but with Seed 0.

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof means that the rounds ended without an error, but the results contradict the proof.
+// ErrProof means that the results contradict the proof.
 var ErrProof = errors.New("what was moved does not prove what it should")
 
 // basePort is the first TCP port for the exchange of queue pair numbers. Each kind of memory has its own,
@@ -50,7 +50,7 @@ type use struct {
 	set       *session.Set
 	requester *session.Node // its NIC accesses the responder's memory
 	responder *session.Node
-	begin     time.Time // when the rounds began, for Options.Time
+	begin     time.Time // when the rounds began, with OnDemand
 }
 
 // ends returns the guests of source and destination.
@@ -109,7 +109,7 @@ func (u *use) connect(ctx context.Context, r *Run, port uint16) (window uint64, 
 		c := transfer.RDMA{Offer: g == u.responder, Read: o.Op == Get, Memory: r.Memory, GPU: g.GPU.ID(),
 			Data: transfer.Area{Bytes: session.Pages(o.Size)},
 			QPs:  o.QPs, Depth: o.Depth, PathMTU: uint16(o.PathMTU)}
-		// The requester reads the written bytes back, behind the source.
+		// With OnDemand the requester also reads the bytes back, behind the source.
 		if c.Both = r.Memory == OnDemand; c.Both && !c.Offer {
 			c.Memory, c.Data.Bytes = GPU, 2*c.Data.Bytes
 		}
@@ -147,7 +147,7 @@ type exchange struct {
 	src, dst *session.Node
 	off      uint64 // offset of the destination in dst's memory
 	move     func() error
-	wrong    func(first uint64) (string, error) // describes the error if byte first is wrong; Size: none is
+	wrong    func(first uint64) (string, error) // describes an error; first is the first wrong byte, or Size
 }
 
 func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
@@ -189,8 +189,8 @@ func (u *use) round(ctx context.Context, r *Run, round int, x exchange) error {
 	return err
 }
 
-// digests computes the digests of both ends. wrong describes an error; first is the first wrong byte, or
-// Size.
+// digests sets r's digests of source and destination. first is the first wrong byte, or Size; wrong describes an error,
+// and is empty if there is none.
 func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, err error) {
 	src, dst := u.ends()
 	a, err1 := src.SHA256(ctx, 0, u.opt.Size)
@@ -208,8 +208,8 @@ func (u *use) digests(ctx context.Context, r *Run, first uint64) (wrong string, 
 	return wrong, nil
 }
 
-// move moves n bytes at pos, which fit the memory regions. MoveRDMA does not ask the responder, so move
-// watches whether it lives.
+// move moves n bytes at pos, which fit the memory regions. MoveRDMA does not ask the responder, so move watches whether
+// the responder lives.
 func (u *use) move(ctx context.Context, r *Run, pos, n uint64) error {
 	ctx, end := u.responder.Lives(ctx)
 	defer end()
@@ -236,7 +236,7 @@ func (r *Run) add(res *transfer.RDMAResult) {
 
 // snapshot has counters of both ends, the requester's first.
 type snapshot struct {
-	out, in control.RDMACounts // of the requester's requests, and of the answers to them
+	out, in control.RDMACounts // of the requester's requests: as the requester, and as the responder counts
 	icrc    [2]uint64
 	cpu     [2]transfer.CPU
 }
@@ -287,7 +287,7 @@ func (u *use) measure(ctx context.Context, r *Run, done uint64, f func() error) 
 		x.end.add(x.now, x.before, gb, max(0, now.cpu[i].Work()-before.cpu[i].Work()))
 		x.end.ICRC += now.icrc[i] - before.icrc[i]
 	}
-	// The progress of repeated READs may lag.
+	// The progress that watch shows may lag if READs were repeated.
 	u.progress(r.Memory, done+u.opt.Size)
 	return nil
 }

@@ -102,7 +102,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// The payload of a NIC without peer-to-peer is in host memory.
+// The payload of a NIC without peer-to-peer is bounced by host memory.
 func TestWithoutPeerToPeer(t *testing.T) {
 	for _, op := range []string{Put, Get} {
 		o := options(t, op, 3<<20)
@@ -219,7 +219,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A path MTU that is too large for the links' MTU is refused.
+// A path MTU that is too large for the links' MTU, or none of the specification's, is refused.
 func TestPathMTU(t *testing.T) {
 	for _, c := range []struct {
 		mtu, path int

@@ -42,17 +42,17 @@ type Run struct {
 	Verified     bool   `json:"verified"`
 	Pages        *Pages `json:"pages,omitempty"`         // for OnDemand
 	Error        string `json:"error,omitempty"`         // what was found wrong first
-	SourceSHA256 string `json:"source_sha256,omitempty"` // digest of the last round's source
+	SourceSHA256 string `json:"source_sha256,omitempty"` // digest of the last round's source; "": not computed
 	SHA256       string `json:"sha256,omitempty"`
 }
 
-// End has the counters of a guest's NIC over all rounds: of the requester's requests and of the answers to
-// them.
+// End has the counters of a guest's NIC over all rounds: of the requester's requests and of the answers to them, with
+// OnDemand in the direction of Op only.
 type End struct {
 	Guest           string `json:"guest"`
 	NIC             string `json:"nic"`
 	P2P             bool   `json:"p2p"`
-	Device          uint64 `json:"device"`   // payload in registered buffers of a GPU
+	Device          uint64 `json:"device"`   // payload in registered buffers of a GPU, or pages on demand in it
 	GPUFile         uint64 `json:"gpu_file"` // payload elsewhere in a GPU's memory
 	Host            uint64 `json:"host"`     // payload in host memory
 	Bounced         uint64 `json:"bounced"`  // part of Host: to or from a GPU that the NIC does not reach

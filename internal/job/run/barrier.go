@@ -16,7 +16,7 @@ type barrier struct {
 	n       int
 	mu      sync.Mutex
 	waiting int
-	all     chan struct{} // closed when n wait
+	all     chan struct{} // closed when n wait, and then replaced
 }
 
 func newBarrier(ctx context.Context, n int) *barrier {

@@ -28,8 +28,8 @@ func (r *runner) check(rep *Report) error {
 	return rep.check(r.opt, r.streams, errors.Join(errs...))
 }
 
-// check compares the report with what each mode must prove. streams has the stream of each direction of each
-// rail; without rails it may be empty. more is a further error.
+// check compares the report with what each mode must prove: Runs or, with rails, Rails. streams has the stream of each
+// direction of each rail; without rails it may be empty. more is an error that joins the result.
 func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	var f report.Findings
 	if o.Rails == 0 {
@@ -48,7 +48,7 @@ func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	return append(f, more).Err(ErrProof)
 }
 
-// wrong lists what contradicts a run's proof. here is true for the ends on this host.
+// wrong lists what contradicts a run's proof. here tells whether the sender and the receiver are on this host.
 func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
 	f.If(!r.SHA256Match && here[1], "the destination's digest is not the source's")
@@ -76,7 +76,7 @@ func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(a.BytesScanned == 0, "audit: nothing was searched")
 	hits := a.HitsSender + a.HitsReceiver
 	f.If(r.Mode == transfer.Devmem && hits != 0, "audit: %d pieces of payload in guest RAM", hits)
-	// A very short payload has none of the windows of 64 bytes that the audit searches for.
+	// The audit finds pieces of payload from 64 bytes on, and a very short payload may have none.
 	blind := here[0] && a.HitsSender == 0 || here[1] && a.HitsReceiver == 0
 	f.If(r.Mode == transfer.Copy && r.Bytes >= 4096 && blind,
 		"audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",

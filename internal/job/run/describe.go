@@ -127,7 +127,7 @@ func (o *Options) checkLab() error {
 	return err
 }
 
-// checkSubnets returns an error unless the ends of each rail are in one subnet.
+// checkSubnets returns an error unless the ends of each rail are in one subnet of family Options.Family.
 func (o *Options) checkSubnets(d *lab.Description) error {
 	for rail := range o.rails() {
 		a, b := &d.Guests[0].NICs[rail], &d.Guests[1].NICs[rail]
@@ -163,7 +163,7 @@ func (o *Options) checkRAM(i int, g *lab.Guest) error {
 		return nil
 	}
 	ram, _ := o.machine(i)
-	pages, most, node := 0, 0, false // lab.MinRAM includes one NIC's
+	pages, most, node := 0, 0, false // lab.MinRAM includes one NIC's huge pages
 	for i := range g.NICs {
 		model := g.ModelOf(&g.NICs[i])
 		one := machine.SoftwareFor(model.Name).HugePages
@@ -192,13 +192,14 @@ func (o *Options) machine(i int) (ram uint64, cpus int) {
 	return o.Memory, 1
 }
 
-// Take makes the run use a lab file's guests, with n NICs of each; 0: as many as both have, MaxRails at most.
+// Take makes the run use a lab file's guests, with n NICs of each; 0: as many as all have, MaxRails at most. It raises
+// Loss and Reorder to the largest of the file's links.
 func (o *Options) Take(l *labfile.Lab, n int) {
 	o.Lab, o.Rails = l, n
 	least := MaxRails
 	for _, g := range l.Guests {
 		least = min(least, len(g.NICs))
-		for _, n := range g.NICs { // the worst link sets Loss and Reorder
+		for _, n := range g.NICs { // the largest of the links' Loss and Reorder, if larger
 			o.Loss, o.Reorder = max(o.Loss, n.Link.Up.Loss), max(o.Reorder, n.Link.Up.Reorder)
 		}
 	}
@@ -207,12 +208,12 @@ func (o *Options) Take(l *labfile.Lab, n int) {
 	}
 }
 
-// nodeMemory is the least memory of a GPU that Remodel makes a NUMA node, in bytes.
+// nodeMemory is the least memory, in bytes, of a GPU that is a NUMA node after Remodel.
 const nodeMemory = 128 << 20
 
-// Remodel changes the models of a lab file's NICs to those in NIC: the first guest's to the first model, the
-// other's to the second. A GPU that is then a NUMA node gets at least nodeMemory; it and NICs that do not
-// support Hotplug lose it.
+// Remodel changes the models of a lab file's NICs to those in NIC: the first guest's to the first model, the others' to
+// the second. A GPU that is then a NUMA node gets at least nodeMemory and loses Hotplug, and so do NICs without support
+// for Hotplug. At last Remodel calls l.HotplugFor for the file's script.
 func (o *Options) Remodel(l *labfile.Lab) error {
 	models, err := o.models()
 	for i := range l.Guests {
@@ -231,8 +232,8 @@ func (o *Options) Remodel(l *labfile.Lab) error {
 	return err
 }
 
-// noteLinux notes pairs of NIC and GPU for which a guest's kernel refuses peer-to-peer, or which it judges
-// otherwise than the lab's tree, for guests on this host with the driver vnicgpu.
+// noteLinux notes pairs of NIC and GPU for which a guest's kernel will refuse peer-to-peer, or which it will judge
+// otherwise than the lab's tree (lab.SeenByLinux), for guests on this host with the driver vnicgpu.
 func (o *Options) noteLinux(d *lab.Description) {
 	for i, g := range d.Guests {
 		if g.Driver != lab.DriverVNICGPU || o.away(i) {

@@ -14,8 +14,8 @@ const (
 	NICGVE    = lab.GVE
 )
 
-// models returns the models of the sender's and the receiver's NICs: Options.NIC is one name, or two with a
-// comma between.
+// models returns the models of the first guest's and the second guest's NICs: Options.NIC is one name for both, or two
+// with a comma between.
 func (o *Options) models() (m [2]lab.Model, err error) {
 	names := strings.Split(o.NIC, ",")
 	if len(names) > len(m) {

@@ -16,15 +16,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// faultRow is a fault of the links of both guests, or of a script. The stream arrives unchanged, or ends with
-// an error in ends; a device model refuses the fault with the text in refused.
+// faultRow is a fault: settings of both guests' links, lines of a script, or both. With a model in ends the fault ends
+// the stream, with such an error; else the stream arrives unchanged. A model in refused refuses the fault, in a note
+// with this text.
 type faultRow struct {
 	fault   string
 	link    string              // settings in a lab file
 	set     []string            // lines of a script, each with its time
 	ends    map[string][]string // by model: parts of possible errors
 	refused map[string]string
-	seen    func(a, b *nic.Port) bool // whether the counters show the fault; nil: not surely
+	seen    func(a, b *nic.Port) bool // reports whether the NICs' counters show the fault; nil: they need not
 }
 
 // everyFault has a row for each of lab.Faults; exampleRows adds the impairments without one.
@@ -131,7 +132,8 @@ func faulty(t *testing.T, inProc bool, lab string, n int, size uint64) (rep *Rep
 	return rep, nics, notes, err
 }
 
-// whole returns an error if the stream was wrong, or payload that no NIC has bounced was in host memory.
+// whole returns an error unless one rail's stream arrived unchanged, and payload was in host memory only where the
+// sender's NIC bounced it; an err is permitted only if it is an ErrProof, and payload was bounced.
 func whole(rep *Report, err error) error {
 	if rep == nil || len(rep.Rails) != 1 {
 		return fmt.Errorf("no rail, or several: %w", err)
@@ -144,7 +146,8 @@ func whole(rep *Report, err error) error {
 	return nil
 }
 
-// With a fault alone the stream arrives unchanged or ends with the documented error.
+// With a fault alone, between guests in this process, the stream arrives unchanged or ends with the documented error.
+// The small form runs only the faults that end it.
 func TestEachFaultInProcess(t *testing.T) {
 	for _, f := range everyFault {
 		if !testkit.Long() && f.ends[NICVirtio] == nil {
@@ -227,7 +230,8 @@ func TestFaultsLeaveTheStreamRight(t *testing.T) {
 	}
 }
 
-// While a script forbids peer-to-peer, payload goes through host memory, and all arrives unchanged.
+// While a script forbids the receiver's NIC peer-to-peer, its payload is bounced by host memory, and all arrives
+// unchanged.
 func TestP2PIsRefusedWhileItIsUsed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := railsOptions(t, 1, file(t, "sockets: [{name: s0}], switches: [{name: w, below: s0}], "+
@@ -258,7 +262,7 @@ func TestDropsByNumberHitTheSameBytes(t *testing.T) {
 	}
 }
 
-// A fault that ends a transfer ends it with the documented error.
+// In QEMU, a fault that ends a transfer ends it with one of the errors in the fault's row.
 func TestFaultsThatEndTransfers(t *testing.T) {
 	for _, model := range []string{NICVirtio, NICGVE} {
 		for _, f := range everyFault {
@@ -269,7 +273,7 @@ func TestFaultsThatEndTransfers(t *testing.T) {
 			t.Run(model+" "+f.fault, func(t *testing.T) {
 				testkit.Boots(t)
 				testkit.LeavesNothing(t)
-				// A removal takes at least six seconds.
+				// The links are slow, because a removal takes more than five seconds, for which Linux waits.
 				rep, _, notes, err := faulty(t, false, slow(t, faultyLab(t, model, nil, f.set)), 1, 24<<20)
 				if rep != nil || err == nil || !slices.ContainsFunc(want,
 					func(w string) bool { return strings.Contains(err.Error(), w) }) {

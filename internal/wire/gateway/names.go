@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	domain  = "vnic" // of all names that the gateway serves
-	nameTTL = 30     // seconds
+	domain  = "vnic" // of the names; names.lookup also finds them without it
+	nameTTL = 30     // seconds: TTL of the records in names.answer
 )
 
-// names are the names that the gateway serves; immutable.
+// names has the names and addresses of the gateway and of the Hosts with a Name; immutable.
 type names struct {
-	addrs    map[string][2]netip.Addr // by name in lower case
-	names    map[netip.Addr]string    // with the domain and a final dot
-	networks [2]netip.Prefix          // for whose addresses the gateway is authoritative
+	addrs    map[string][2]netip.Addr // IPv4 and IPv6 address (zero: none) by name, in lower case without domain
+	names    map[netip.Addr]string    // name by address, with domain and final dot
+	networks [2]netip.Prefix          // a missing reverse name in them gets a name error
 }
 
 func newNames(o *Options) *names {
@@ -34,15 +34,16 @@ func newNames(o *Options) *names {
 	return n
 }
 
-// lookup finds a name. ours: the gateway is authoritative for it.
+// lookup finds the addresses of a name, which may lack the domain. ours: the name is the domain or in it, so the
+// gateway answers also if it does not find the name.
 func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	name, ours = strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), "."+domain)
 	addrs, found = n.addrs[name]
 	return addrs, found, ours || name == domain
 }
 
-// answer returns the answer to a question, or nil if the gateway neither has the name nor is authoritative
-// for it.
+// answer returns the answer to a question: the records found, maybe none, or a name error if a name of the domain, or a
+// reverse name in n.networks, is missing. nil: another name is missing, or the answer cannot be encoded.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
 	name := ""
@@ -82,7 +83,7 @@ func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	return finish(b)
 }
 
-// reversed returns the address of a reverse lookup (RFC 1035, 3.5; RFC 3596, 2.5).
+// reversed returns the address for which a name is the reverse name (RFC 1035, 3.5; RFC 3596, 2.5); false: for none.
 func reversed(name string) (netip.Addr, bool) {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	if four, ok := strings.CutSuffix(name, ".in-addr.arpa"); ok {
@@ -113,7 +114,8 @@ func respond(h *dnsmessage.Header, code dnsmessage.RCode, ours bool) *dnsmessage
 	return &b
 }
 
-// fail makes an answer with an error code and the question q, which may be nil.
+// fail makes an answer to a message with header h: an error code, and the question q unless it is nil. The result is
+// nil if the answer cannot be encoded.
 func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
 	b := respond(h, code, false)
 	if q != nil && (b.StartQuestions() != nil || b.Question(*q) != nil) {

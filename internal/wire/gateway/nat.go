@@ -18,20 +18,21 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of flows, of NAT and forwards together (quota.go).
+// Bounds of connections and datagram flows (quota.go).
 const (
-	maxTCP     = 1024
-	maxPending = 256
-	maxUDP     = 1024
-	maxUDPSize = 64 << 10 // bytes
+	maxTCP     = 1024     // connections of NAT and forwards, open or being made
+	maxPending = 256      // connections that guests ask for, also to DNS, and do not have yet
+	maxUDP     = 1024     // datagram flows of NAT and forwards
+	maxUDPSize = 64 << 10 // bytes, more than a UDP datagram can have
 )
 
-// startFlows lets guests reach the gateway's own services over TCP and, with NAT, the host's network.
+// startFlows sets netstack's handlers for guests' TCP segments and UDP datagrams and, with NAT, for ICMP, and starts
+// sweepFlows. With NAT it also makes netstack accept packets to any address.
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: g.pending,
 		ids: map[stack.TransportEndpointID]asked{}}
-	// The forwarder has no limit of its own: if it ignored a connection that the quota accepts, that one would
-	// be pending for ever.
+	// The forwarder has no limit: a connection that the quota accepts and the forwarder ignores would stay in p.ids for
+	// ever.
 	p.next = tcp.NewForwarder(g.ns, 0, math.MaxInt, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
@@ -41,7 +42,8 @@ func (g *Gateway) startFlows() {
 	}
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber4, g.echo)
 	g.ns.SetTransportProtocolHandler(icmp.ProtocolNumber6, g.echo)
-	// From here on netstack answers for any address; the filter admits only packets that netstack may answer.
+	// From here on netstack accepts packets to any address and sends from any. port.filter refuses packets that
+	// netstack must not answer.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
@@ -51,13 +53,14 @@ var (
 	loopback6 = netip.IPv6Loopback()
 )
 
-// looped reports whether the gateway itself has sent a packet: netstack receives its own broadcasts.
+// looped reports whether the source of a packet is an address of the gateway: netstack also receives the broadcasts
+// that it sends.
 func (g *Gateway) looped(id stack.TransportEndpointID) bool {
 	return g.isOwn(addrPort(id.RemoteAddress, 0).Addr())
 }
 
-// hostSide returns the host's addresses for an address to which a guest sends: both loopbacks for the
-// gateway's own address, that of the guest's family first; otherwise the address itself.
+// hostSide translates an address and port to which a guest sends. For an address of the gateway it returns the same
+// port at both loopbacks, first at the one of the same IP version; any other address it returns unchanged.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
@@ -69,8 +72,8 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{to}
 }
 
-// permits returns permits for the host's addresses of the address to which a guest sends. If there is none,
-// it counts and logs the refusal.
+// permits returns permits for the addresses of hostSide, without the refused ones. If all are refused, it calls refuse
+// for the first one.
 func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
 	var first *refusal
 	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {
@@ -100,7 +103,7 @@ func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
 		"rule", r.rule, "flag", r.flag)
 }
 
-// Bounds of the ICMP errors to the guest of a port: netstack's defaults.
+// Bounds of the ICMP errors to the guest behind one port of the switch (allowsError): netstack's defaults.
 const (
 	errorRate  = 1000 // a second
 	errorBurst = 50
@@ -116,7 +119,7 @@ func (g *Gateway) ratesOf(o owner) *rates {
 	defer g.mu.Unlock()
 	r := g.rates[o.link]
 	if r == nil {
-		if len(g.rates) > wire.MaxPorts { // some are of detached links
+		if len(g.rates) > wire.MaxPorts { // some entries are of detached links
 			clear(g.rates)
 		}
 		r = &rates{errors: rate.NewLimiter(errorRate, errorBurst)}

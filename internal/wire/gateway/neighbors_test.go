@@ -18,7 +18,7 @@ import (
 func TestNeighbors(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)
-	for range 3 { // wrong answers would come before the expected one
+	for range 3 { // a wrong answer to these would come before the answer to the next
 		r.send(r.arp(1, addr4Of(1), addr4Of(2), wire.MAC{}))
 		r.send(r.arp(1, addr4Of(1), netip.MustParseAddr("8.8.8.8"), wire.MAC{}))
 	}

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// ErrBadOptions is returned by New for invalid options.
+// ErrBadOptions is in New's error for invalid options (errors.Is).
 var ErrBadOptions = errors.New("bad gateway options")
 
 // Options configure a gateway.
@@ -21,35 +21,35 @@ type Options struct {
 	Name string // of the port; "" is "gateway"
 	MAC  wire.MAC
 	MTU  int // of the network; 0: 1500
-	// MaxMTU is the longest packet that the gateway accepts; 0: MTU
+	// MaxMTU is the longest IP packet, or segment of a GSO packet, that the gateway accepts, in bytes; 0: MTU.
 	MaxMTU int
-	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
-	// fd76:6e69::fe/64. One of them may be missing. In a Prefix6 of 64 bits guests configure their own
-	// addresses, see EUI64.
+	// Prefix4 and Prefix6 are the gateway's own addresses, each with the length of its network's prefix, such as
+	// 10.118.110.254/24 and fd76:6e69::fe/64. One of them may be the zero Prefix: none. In a Prefix6 of 64 bits guests may
+	// configure addresses of their own (EUI64).
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
-	// NAT lets guests reach the host's network, and the host's loopback by the gateway's addresses, as far as
-	// Policy allows.
+	// NAT lets guests reach the host's network, and the host's loopback by the gateway's addresses, as far as Policy and
+	// Own allow; DNS questions that the gateway cannot answer itself go to the host's resolvers.
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
 	// Own reports whether a port of the host belongs to this program; nil: none does. Guests reach such a port
 	// only if Policy.HostPorts names it alone or in a range of at most 100 ports.
 	Own func(port uint16) bool
-	// Outside makes the sockets of the host, except for TCP forwards; nil: this process makes all. An Outside in
-	// another process (Dialer) checks the same Policy again.
+	// Outside makes the sockets of the host, except TCP forwards', and reads the host's addresses and resolvers; nil:
+	// this process does. A Dialer in another process also checks the Policy given to NewDialer.
 	Outside Outside
 }
 
-// Outside is the gateway's access to the host.
+// Outside makes sockets of the host, and reads its addresses and resolvers, for a gateway.
 type Outside interface {
 	// Dial connects to an address; network is "tcp".
 	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
-	// OpenFlow makes a socket of a datagram flow.
+	// OpenFlow makes a socket of a datagram flow of NAT.
 	OpenFlow(ctx context.Context, f Flow) (*net.UDPConn, error)
-	// OpenAnswer makes a socket at a forward's address, with any port, connected to a peer that sends to the
-	// forward.
+	// OpenAnswer makes a UDP socket with a free port, connected to a.Sender. Its address is the one in a.Listen; if that
+	// is unspecified, the kernel chooses one.
 	OpenAnswer(ctx context.Context, a Answer) (*net.UDPConn, error)
 	// DialResolver connects to one of Resolvers; network is "tcp" or "udp".
 	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
@@ -63,30 +63,31 @@ type Outside interface {
 type Datagrams interface {
 	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
-	// Lost returns how many datagrams the socket has dropped for lack of room.
+	// Lost returns how many received datagrams the kernel has dropped, mostly for lack of room, since the socket was
+	// made. The caller uses the lower 32 bits.
 	Lost() uint64
 	LocalAddr() net.Addr
 	Close() error
 }
 
-// Host is a guest: DHCP gives its MAC the address Addr4, and DNS answers for its Name.
+// Host is a guest. DHCP gives Addr4 only to MAC, if both are set; DNS answers for Name, if it is set.
 type Host struct {
-	Name         string   // "": none
-	MAC          wire.MAC // zero: unknown
-	Addr4, Addr6 netip.Addr
+	Name         string     // "": none
+	MAC          wire.MAC   // zero: unknown
+	Addr4, Addr6 netip.Addr // zero: none; DHCP does not answer a MAC without Addr4
 }
 
 // Forward sends connections, or datagrams, to a socket of the host on to a guest.
 type Forward struct {
 	Proto  string         // "tcp" or "udp"
-	Listen netip.AddrPort // on the host; port 0: any, see Gateway.Forwards
-	To     netip.AddrPort // in one of the gateway's networks
+	Listen netip.AddrPort // on the host; port 0: a free one, which Gateway.Forwards returns
+	To     netip.AddrPort // a guest's address in one of the gateway's networks, and its port
 }
 
-// GatewayName is the gateway's own name.
+// GatewayName is the gateway's name in DNS, and the default of Options.Name.
 const GatewayName = "gateway"
 
-// EUI64 returns the address that a guest with this MAC configures itself in a network of 64 bits (RFC 4862;
+// EUI64 returns the address that a guest may make from its MAC in a network with a prefix of 64 bits (RFC 4862, 5.5.3;
 // RFC 4291, appendix A).
 func EUI64(network netip.Prefix, mac wire.MAC) netip.Addr {
 	b := network.Masked().Addr().As16()
@@ -98,7 +99,7 @@ func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrBadOptions, fmt.Errorf(format, args...))
 }
 
-// check refuses invalid options, and fills in defaults.
+// check sets defaults in o, and returns an error with ErrBadOptions if the options are invalid.
 func (o *Options) check() error {
 	o.Name, o.MTU = cmp.Or(o.Name, GatewayName), cmp.Or(o.MTU, 1500)
 	o.MaxMTU = cmp.Or(o.MaxMTU, o.MTU)
@@ -115,7 +116,7 @@ func (o *Options) check() error {
 		return bad("%v is no address in an IPv4 network of 8 to 30 bits", p4)
 	case p6.IsValid() && (!p6.Addr().Is6() || p6.Addr().Is4In6() || !p6.Addr().IsGlobalUnicast() || p6.Bits() > 126):
 		return bad("%v is no address in an IPv6 network", p6)
-	case o.MTU < 576 || o.MTU > 65521 || p6.IsValid() && o.MTU < 1280: // RFC 791; RFC 8200, 5
+	case o.MTU < 576 || o.MTU > 65521 || p6.IsValid() && o.MTU < 1280: // least: RFC 791; RFC 8200, 5
 		return bad("an MTU of %d", o.MTU)
 	case o.MaxMTU < o.MTU || o.MaxMTU > 65521:
 		return bad("packets of %d at most, with an MTU of %d", o.MaxMTU, o.MTU)

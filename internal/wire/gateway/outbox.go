@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	outBatch     = 32           // most frames in flight
-	destUnderWay = outBatch / 4 // most of these for one destination
+	outBatch     = 32           // most frames that the Sender has, held ones included
+	destUnderWay = outBatch / 4 // most of these frames for one destination
 	slotSize     = 66 << 10
-	directPieces = 4 // of a payload that the outbox sends from netstack's memory
+	directPieces = 4 // most pieces of a payload that stays in netstack's memory (outSlot.refer)
 )
 
-// outbox holds netstack's packets for the wire.
+// outbox holds packets of netstack, and of the gateway itself, for the wire.
 type outbox struct {
 	link   *wire.Link // set before run; nil: Send drops the packets
 	count  *counters
@@ -31,10 +31,10 @@ type outbox struct {
 	sender *nic.Sender
 
 	mu     sync.Mutex
-	queue  outQueue // under mu, as closed
+	queue  outQueue // mu guards queue and closed
 	closed bool
 
-	// Used by the Sender's worker.
+	// Only the Sender's worker uses the fields below.
 	worker *wire.Worker
 	slots  [outBatch]outSlot
 }
@@ -42,7 +42,7 @@ type outbox struct {
 var _ nic.TxQueue = (*outbox)(nil)
 
 type outSlot struct {
-	frame []byte // the header of the frame, or all of it
+	frame []byte // buffer of slotSize bytes, with the header of the frame or all of it
 	mem   *dma.Region
 	pkt   *stack.PacketBuffer // has the rest of the frame; nil: frame has all of it
 	dest  *dest
@@ -69,7 +69,8 @@ func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
 
 func (o *outbox) run() { o.sender.Start(-1, false) }
 
-// put adds a packet; false: there is no room, or the outbox is closed.
+// put adds a packet, with a reference of its own; false: there is no room, or the outbox is closed. It counts in
+// outFull the packets that it drops, which may be other destinations'.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.mu.Lock()
 	taken, lost := false, 1
@@ -84,8 +85,8 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	return taken
 }
 
-// await waits, at most limits.Patience, until the queue of a destination has room for so many frames and
-// bytes of data; false: it had none, or ctx ended. It reserves no room.
+// await waits until a destination's queue of data has room for these numbers of frames and bytes or, if it had to wait,
+// until it is the caller's turn (dest.relieve). It reserves no room. false: limits.Patience has passed, or ctx ended.
 func (o *outbox) await(ctx context.Context, to wire.MAC, frames, bytes int) bool {
 	o.mu.Lock()
 	d := o.queue.dests[to]
@@ -169,7 +170,7 @@ func (o *outbox) done(d *dest) {
 	o.queue.done(d)
 }
 
-// Reload implements nic.TxQueue: the slots' memory does not move.
+// Reload implements nic.TxQueue: the memory of frames does not move.
 func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
 
 // Done implements nic.TxQueue.
@@ -220,7 +221,7 @@ func (o *outbox) Backlog() (frames int, full bool) {
 	return frames, false
 }
 
-// EnableKick implements nic.TxQueue: put wakes the Sender each time.
+// EnableKick implements nic.TxQueue: put wakes the Sender for each packet that it adds.
 func (o *outbox) EnableKick() (more bool) { return o.Pending() }
 
 // DisableKick implements nic.TxQueue.
@@ -232,7 +233,8 @@ func (o *outbox) Idle([]*nic.TxFrame) {}
 // Stopped implements nic.TxQueue.
 func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "err", err) }
 
-// describe makes p describe a packet of netstack; false: the packet cannot be sent.
+// describe makes p describe a packet, with memory of s or of pkt; false: the packet is malformed, or longer than
+// slotSize.
 func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	*p = wire.Packet{Payload: p.Payload[:0]}
 	slices, h := pkt.AsSlices(), &p.Meta.Headers
@@ -257,8 +259,8 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	return true
 }
 
-// refer leaves a packet's payload in netstack's memory until the frame is released, if it can: only long
-// payload of TCP, in few pieces.
+// refer makes p describe a TCP packet whose payload stays in netstack's memory until release; false: it cannot, for
+// example because there are less than directLen bytes of payload, or more than directPieces pieces.
 func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
 	h, size := &p.Meta.Headers, pkt.Size()
 	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||

@@ -7,23 +7,24 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Bounds of packets that netstack has sent and the worker has not taken.
+// Bounds of an outQueue.
 const (
-	outBytes    = 32 << 20 // beyond it the longest queue drops its newest packet
-	destBytes   = 8 << 20  // of a destination's data
-	destFrames  = 1024     // of a destination's data
-	destAnswers = 64       // of kinds that anybody may ask for: ICMP, ARP, ND, RST and DHCP
-	maxDests    = 256
+	outBytes    = 32 << 20 // beyond it the destination with most data loses its newest packet, or put drops its own
+	destBytes   = 8 << 20  // of a destination's data packets
+	destFrames  = 1024     // most data packets of a destination
+	destAnswers = 64       // most other packets of a destination (isAnswer)
+	maxDests    = 256      // destinations with packets here or in flight
 )
 
-// outQueue has a queue for each destination, served in turn.
+// outQueue has a queue for each destination MAC. take serves the destinations in turn, a packet each.
 type outQueue struct {
 	dests map[wire.MAC]*dest
-	turn  []*dest // with packets that may go
+	turn  []*dest // the next one first; see rest
 	bytes int
 }
 
-// dest is a destination's queue. It is deleted when it is empty and has no frame in flight.
+// dest is a destination's queue. rest deletes it from outQueue.dests if it is empty, has no frame in flight and is not
+// in turn.
 type dest struct {
 	mac      wire.MAC
 	data     fifo
@@ -31,14 +32,14 @@ type dest struct {
 	underWay int
 	inTurn   bool
 
-	waiters []chan struct{} // in order; closed when it is their turn
+	waiters []chan struct{} // of outbox.await, in order; relieve closes them
 }
 
 func (d *dest) room(frames, bytes int) bool {
 	return len(d.data.pkts) == 0 || len(d.data.pkts)+frames <= destFrames && d.data.bytes+bytes <= destBytes
 }
 
-// relieve wakes the first waiter when half of the room is free, and all when the queue is empty.
+// relieve wakes all waiters if there is no data; else the first one, if half of destFrames and of destBytes is free.
 func (d *dest) relieve() {
 	switch {
 	case len(d.data.pkts) == 0:
@@ -52,7 +53,7 @@ func (d *dest) relieve() {
 	}
 }
 
-// fifo is a queue of packets, each with a reference.
+// fifo is a queue of packets, with a reference to each; pop passes it to the caller.
 type fifo struct {
 	pkts  []*stack.PacketBuffer
 	bytes int
@@ -82,7 +83,7 @@ func (f *fifo) dropNewest() (bytes int) {
 	return n
 }
 
-// put adds a packet. lost is how many packets it dropped, pkt included.
+// put adds a packet; taken reports whether it did. lost is how many packets it dropped, pkt included.
 func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
 	var mac wire.MAC
 	copy(mac[:], pkt.LinkHeader().Slice())
@@ -138,7 +139,7 @@ func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
 		if len(f.pkts) == 0 {
 			f = &d.data
 		}
-		if len(f.pkts) == 0 { // its packets were dropped
+		if len(f.pkts) == 0 { // put has dropped its packets
 			q.rest(d)
 			continue
 		}
@@ -157,8 +158,8 @@ func (q *outQueue) done(d *dest) {
 	q.rest(d)
 }
 
-// rest puts a destination behind the others in turn, if it has packets that may go, or deletes it if it is
-// unused.
+// rest appends d to q.turn if d has packets, fewer than destUnderWay frames in flight, and is not there yet. It
+// deletes d if d has neither packets nor frames in flight, and is not in q.turn.
 func (q *outQueue) rest(d *dest) {
 	switch some := len(d.data.pkts)+len(d.answers.pkts) > 0; {
 	case some && !d.inTurn && d.underWay < destUnderWay:
@@ -169,7 +170,8 @@ func (q *outQueue) rest(d *dest) {
 	}
 }
 
-// isAnswer reports whether a packet is of a kind that anybody can make the gateway send.
+// isAnswer reports whether a packet is ARP, ICMP (also neighbor discovery), a TCP reset or from the DHCP server's port.
+// Such packets wait in dest.answers, which has its own bound and which take empties first.
 func isAnswer(pkt *stack.PacketBuffer) bool {
 	if pkt.NetworkProtocolNumber == header.ARPProtocolNumber {
 		return true

@@ -7,37 +7,38 @@ import (
 	"time"
 )
 
-// Policy defines which addresses guests reach through NAT. The gateway checks it, with the address and port
-// that it dials, before it makes a socket for a guest.
+// Policy defines which addresses guests reach through NAT. The gateway checks the address and port that it is going to
+// dial for each TCP connection, and for each datagram whose flow has no socket to that port yet.
 //
-// An address may be embedded in an IPv6 address in many ways (embedded). Each such layer is checked by
-// itself, as follows:
+// The layers of an address are itself and the IPv4 addresses that may be embedded in it (embedded.go). An address
+// passes if each layer passes these steps:
 //
-//  1. Reserved addresses are refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
+//  1. Reserved addresses are refused: multicast, 0.0.0.0/8, 240.0.0.0/4 with 255.255.255.255, and ::.
 //  2. Of the prefixes of Deny and Allow and the built-in ones that contain the address, the longest
 //     decides; of equally long ones Deny comes before Allow, and Allow before built-in ones.
-//     If none contains it, the address passes.
-//  3. An address of the host itself, loopback and interfaces', passes only with a port in
-//     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
+//     If none contains it, it passes this step.
+//  3. An address of the host itself, loopback or an interface's, passes only with a port in
+//     HostPorts, also if Allow has the address. An echo has port 0, which only AllPorts has.
 //
-// Only Deny refuses a resolver (checkResolver). An address that only a route makes local (ip route add local)
-// does not count as the host's.
+// A resolver of the host passes if it is reserved, or if Deny does not decide in step 2 (checkResolver). If the host's
+// addresses cannot be read, every address counts as the host's. An address that only a route makes local (ip route add
+// local) is none of the host's for this check.
 type Policy struct {
-	HostPorts   Ports // of the host
+	HostPorts   Ports // ports of the host's own addresses that guests may reach (step 3)
 	Deny, Allow []netip.Prefix
 }
 
-// Rule is a part of a Policy that refuses addresses.
+// Rule is the part of a Policy that refuses an address.
 type Rule uint8
 
-// Rules.
+// The Rules; RuleNone: the address is not refused.
 const (
 	RuleNone      Rule = iota
-	RuleReserved       // not an address of a host
-	RuleLinkLocal      // on the host's links
-	RuleMetadata       // clouds' services for the host
+	RuleReserved       // step 1: a reserved address
+	RuleLinkLocal      // a built-in prefix: link-local addresses
+	RuleMetadata       // a built-in prefix: clouds' metadata and other services
 	RuleDeny           // Policy.Deny
-	RuleHostPorts
+	RuleHostPorts      // step 3, or Options.Own
 	NumRules
 )
 
@@ -51,7 +52,7 @@ func (r Rule) String() string {
 	return "unknown"
 }
 
-// builtin are the prefixes that a Policy refuses by default.
+// builtin are the prefixes that a Policy refuses: the reserved ones always, others unless Allow decides.
 var builtin = []refuses{
 	// this network (RFC 1122, 3.2.1.3); Linux takes 0.0.0.0 for its loopback
 	{netip.MustParsePrefix("0.0.0.0/8"), RuleReserved},
@@ -61,18 +62,18 @@ var builtin = []refuses{
 	{netip.MustParsePrefix("::/128"), RuleReserved},
 	{netip.MustParsePrefix("ff00::/8"), RuleReserved}, // multicast (RFC 4291, 2.7)
 
-	// link-local (RFC 3927); most clouds' services for their hosts
+	// link-local (RFC 3927); it includes most clouds' services, which have prefixes of their own below
 	{netip.MustParsePrefix("169.254.0.0/16"), RuleLinkLocal},
 	{netip.MustParsePrefix("fe80::/10"), RuleLinkLocal}, // link-local (RFC 4291, 2.5.6)
 
-	// AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Linode, OpenStack
+	// metadata of AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Linode, OpenStack
 	{netip.MustParsePrefix("169.254.169.254/32"), RuleMetadata},
 	{netip.MustParsePrefix("169.254.169.253/32"), RuleMetadata}, // AWS: DNS
 	{netip.MustParsePrefix("169.254.169.123/32"), RuleMetadata}, // AWS: time
 	{netip.MustParsePrefix("169.254.170.2/32"), RuleMetadata},   // AWS: credentials of ECS tasks
 	{netip.MustParsePrefix("169.254.170.23/32"), RuleMetadata},  // AWS: credentials of EKS pods
 	{netip.MustParsePrefix("169.254.0.23/32"), RuleMetadata},    // Tencent: metadata.tencentyun.com
-	{netip.MustParsePrefix("169.254.42.42/32"), RuleMetadata},   // Scaleway
+	{netip.MustParsePrefix("169.254.42.42/32"), RuleMetadata},   // Scaleway: metadata
 	// AWS: metadata ::254, DNS ::253, time ::123, EKS ::23
 	{netip.MustParsePrefix("fd00:ec2::/32"), RuleMetadata},
 	{netip.MustParsePrefix("fd20:ce::254/128"), RuleMetadata},       // Google: metadata
@@ -93,7 +94,7 @@ type refuses struct {
 
 func reserved(a netip.Addr) bool { return Reserved(netip.PrefixFrom(a, a.BitLen())) }
 
-// Reserved reports whether a network lies in a reserved prefix.
+// Reserved reports whether the whole network p lies in a reserved prefix (step 1 of Policy).
 func Reserved(p netip.Prefix) bool {
 	for _, b := range builtin {
 		if b.rule == RuleReserved && b.prefix.Bits() <= p.Bits() && b.prefix.Contains(p.Addr()) {
@@ -103,13 +104,14 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that the gateway may dial. Only Policy.check and Policy.checkResolver make permits.
+// permit is an address that the gateway may dial; zero: none. Outside of tests only Policy.check and
+// Policy.checkResolver make others.
 type permit struct{ to netip.AddrPort }
 
 type refusal struct {
 	to   netip.AddrPort
 	rule Rule
-	flag string // which flag refuses the address, or would allow it
+	flag string // for messages: the flag that refuses the address or would allow it, if there is one
 }
 
 func (r *refusal) Error() string {
@@ -118,7 +120,7 @@ func (r *refusal) Error() string {
 
 // check returns a permit for an address, or why a guest may not reach it.
 //
-// Only this method refuses the program's own ports (Options.Own).
+// Unlike Policy.check, it also refuses the program's own ports of the host (Options.Own), unless HostPorts names them.
 func (g *Gateway) check(to netip.AddrPort) (permit, *refusal) {
 	p, no := g.o.Policy.check(to, g.host)
 	if no != nil || g.o.Own == nil || !g.o.Own(to.Port()) || g.o.Policy.HostPorts.names(to.Port()) {
@@ -145,8 +147,8 @@ func (p *Policy) check(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// checkResolver returns a permit for a resolver of the host, often link-local or the host's own, or why the
-// gateway may not ask it.
+// checkResolver returns a permit for a resolver of the host, or the refusal if Deny decides in step 2. A resolver may
+// be link-local or the host's own.
 func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
 		if rule, flag := p.addr(a, nil); rule == RuleDeny {
@@ -156,7 +158,8 @@ func (p *Policy) checkResolver(to netip.AddrPort) (permit, *refusal) {
 	return permit{to}, nil
 }
 
-// addr returns the rule that refuses an address, and refusal.flag.
+// addr returns the rule that refuses an address in step 1 or 2, with these built-in prefixes, and refusal.flag; or
+// RuleNone.
 func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
 	if reserved(a) {
 		return RuleReserved, "no flag allows it"
@@ -189,8 +192,8 @@ type hostAddrs struct {
 	read func() ([]netip.Addr, error)
 	now  func() time.Time
 
-	mu    sync.Mutex
-	until time.Time // under mu: when hostAddrs.has reads the addresses again
+	mu    sync.Mutex // guards the fields below
+	until time.Time  // from then on hostAddrs.has reads the addresses again
 	known bool
 	addrs map[netip.Addr]bool
 }
@@ -201,7 +204,8 @@ func newHostAddrs(read func() ([]netip.Addr, error)) *hostAddrs {
 
 const hostAddrsAge = time.Second // how long hostAddrs.has uses the cached addresses
 
-// has reports whether an address leads to the host. If that is unknown, it returns true.
+// has reports whether an address is a loopback, an unspecified or an interface's address of the host, as read at most
+// hostAddrsAge ago. If that reading failed, it returns true.
 func (h *hostAddrs) has(a netip.Addr) bool {
 	if a.IsLoopback() || a.IsUnspecified() {
 		return true

@@ -28,10 +28,10 @@ func prefixes(t testing.TB, list ...string) (out []netip.Prefix) {
 
 func ports(t testing.TB, s string) Ports { return testkit.Must(ParsePorts(s))(t) }
 
-// theHost has the addresses of the host's interfaces but loopback.
+// theHost has the addresses of the interfaces, but loopback, of a host for tests.
 var theHost = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:7::7")}
 
-// judging makes a gateway with a policy, on a host with the addresses of theHost.
+// judging makes a gateway with a policy, on a host with the addresses of theHost, but does not start it.
 func judging(t testing.TB, p Policy) *Gateway {
 	o := options()
 	o.Policy = p
@@ -64,20 +64,20 @@ func TestPolicy(t *testing.T) {
 		{"embedded addresses", open, map[string]Rule{
 			"[::ffff:169.254.169.254]:80": RuleMetadata, "[::169.254.169.254]:80": RuleMetadata,
 			"[::ffff:0:169.254.169.254]:80": RuleMetadata, "[64:ff9b::169.254.169.254]:80": RuleMetadata,
-			"[64:ff9b:1::169.254.169.254]:80":            RuleMetadata, // /96
-			"[64:ff9b:1:2:a9:fea9:fe00:0]:80":            RuleMetadata, // /64
-			"[64:ff9b:1:ffa9:fe:a9fe::]:80":              RuleMetadata, // /56
-			"[64:ff9b:1:a9fe:a9:fe00::]:80":              RuleMetadata, // /48
+			"[64:ff9b:1::169.254.169.254]:80":            RuleMetadata, // its prefix has 96 bits
+			"[64:ff9b:1:2:a9:fea9:fe00:0]:80":            RuleMetadata, // 64 bits
+			"[64:ff9b:1:ffa9:fe:a9fe::]:80":              RuleMetadata, // 56 bits
+			"[64:ff9b:1:a9fe:a9:fe00::]:80":              RuleMetadata, // 48 bits
 			"[2002:a9fe:a9fe::1]:80":                     RuleMetadata,
 			"[2001:0:a9fe:a9fe:0:ffff:3fff:fdfe]:80":     RuleMetadata, // Teredo's server
-			"[2001:0:c000:201:0:ffff:5601:5601]:80":      RuleMetadata, // and client
+			"[2001:0:c000:201:0:ffff:5601:5601]:80":      RuleMetadata, // Teredo's client
 			"[2001:db8::5efe:169.254.169.254]:80":        RuleMetadata,
 			"[2001:db8::200:5efe:169.254.169.254]:80":    RuleMetadata,
 			"[2002:a9fe:101:1::]:80":                     RuleLinkLocal,
 			"[64:ff9b::0.0.0.0]:80":                      RuleReserved,
 			"[::ffff:0.0.0.0]:80":                        RuleReserved,
 			"[64:ff9b::192.0.2.1]:80":                    RuleNone,
-			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // with other lengths of the prefix: reserved ones
+			"[64:ff9b:1::192.0.2.1]:80":                  RuleNone, // other lengths give reserved addresses, left out
 			"[64:ff9b:1:fffe::192.0.2.1]:80":             RuleNone,
 			"[2002:c000:201::1]:80":                      RuleNone,
 			"[::ffff:192.0.2.1]:80":                      RuleNone,
@@ -137,7 +137,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// An --allow or --host-ports that a refusal's message names does allow the address.
+// With the --allow or --host-ports that a refusal's message names, the address passes.
 func TestRefusalsNameTheFlag(t *testing.T) {
 	for to, want := range map[string]string{
 		"169.254.169.254:80":            "--allow 169.254.169.254 allows it",
@@ -166,7 +166,7 @@ func TestRefusalsNameTheFlag(t *testing.T) {
 	}
 }
 
-// If the host's addresses cannot be read, any address counts as the host's.
+// The host's addresses are used for hostAddrsAge. If they cannot be read, any address counts as the host's.
 func TestHostAddressesAreReadOnceASecond(t *testing.T) {
 	reads, now, list, fail := 0, time.Unix(1e9, 0), theHost, error(nil)
 	g := judging(t, Policy{})
@@ -210,8 +210,8 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			return [][]byte{r.packet(src.Addr(), dst.Addr(), proto, segment(proto, src, dst, []byte("body")))}
 		}
 	}
-	// cut makes a datagram in two fragments, which overlap if off is less than cut; change alters the last byte of the
-	// second one.
+	// cut makes a datagram in two fragments: the first 8*cut bytes, and the bytes from 8*off on. change alters the last
+	// byte of the second one.
 	cut := func(to string, cut, off int, change bool) func(r *raw) [][]byte {
 		dst := netip.MustParseAddrPort(to)
 		return func(r *raw) [][]byte {
@@ -252,7 +252,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 		"169.254.169.254:80": RuleMetadata, "[fd00:ec2::254]:80": RuleMetadata, "169.254.1.1:80": RuleLinkLocal,
 		"[64:ff9b::169.254.169.254]:80": RuleMetadata, "[2002:a9fe:a9fe::]:80": RuleMetadata,
 		"[2001:0:c000:201:0:ffff:5601:5601]:80": RuleMetadata, "[::169.254.169.254]:80": RuleMetadata,
-		"[fe80::a9fe:a9fe]:80": RuleMetadata, "[::ffff:169.254.169.254]:80": RuleNone, // the filter drops it
+		"[fe80::a9fe:a9fe]:80": RuleMetadata, "[::ffff:169.254.169.254]:80": RuleNone, // the filter drops IPv4-mapped ones
 		"198.51.100.7:81": RuleHostPorts, "[2001:db8:7::7]:81": RuleHostPorts, "203.0.113.9:80": RuleDeny,
 		"240.0.0.1:80": RuleReserved, "10.118.110.254:81": RuleHostPorts, "[fd76:6e69::fe]:81": RuleHostPorts,
 	} {
@@ -283,7 +283,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 			if c.dialled != "" {
 				testkit.Equal(t, "dialled", <-dialled, c.dialled)
 			}
-			// A dial for an earlier frame would have begun before these.
+			// A dial for an earlier frame would most likely come before these.
 			for _, good := range []netip.AddrPort{good4, good6} {
 				src := source(good.Addr(), 2000)
 				r.mustSend(r.packet(src.Addr(), good.Addr(), splitter.ProtoTCP, segment(splitter.ProtoTCP, src, good, nil)))
@@ -307,7 +307,7 @@ func TestPolicyIsJudgedWhereASocketIsMade(t *testing.T) {
 func TestOwnPortsAreNobodys(t *testing.T) {
 	echoPort := echoServer(t, "tcp4").Port()
 	other := echoServer(t, "tcp4").Port()
-	first := echoPort - echoPort%100 // of a range of a hundred that contains it
+	first := echoPort - echoPort%100 // first port of a range of 100 ports that contains echoPort
 	for _, c := range []struct {
 		ports   string
 		reached bool
@@ -357,7 +357,7 @@ func TestRefusedGuestsAreTold(t *testing.T) {
 	}
 }
 
-// A resolver gives a metadata service's address for a name.
+// A guest gets a metadata service's addresses from a resolver, and its connections to them are refused.
 func TestNamesLeadNowhereElse(t *testing.T) {
 	upstream := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	evil := &names{addrs: map[string][2]netip.Addr{"rebound.org": {metadata.Addr(), netip.MustParseAddr("fd00:ec2::254")}}}
@@ -384,7 +384,7 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 			t.Errorf("%v is reached", a)
 		}
 	}
-	// A guest whose first SYN is not answered within a second sends another, which is refused too.
+	// There may be more than 2: a guest sends a SYN again if no answer comes within a second.
 	if n := w.g.Stats().Denied[RuleMetadata]; n < 2 {
 		t.Errorf("%d refused, want both", n)
 	}
@@ -445,7 +445,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		return strings.Contains(log.String(), "from=10.118.110.2:1000")
 	})
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) < 2 || len(lines) > 60 { // one line per second and guest
+	if len(lines) < 2 || len(lines) > 60 { // at most one line a second for each guest
 		t.Fatalf("%d lines", len(lines))
 	}
 	want := regexp.MustCompile(`^time=\S+ level=WARN msg="refused to a guest" port=gateway guest=raw ` +

@@ -21,21 +21,21 @@ type port struct {
 	count     *counters
 	in        *inbox
 	ep        *endpoint
-	solicited chan struct{} // capacity 1
+	solicited chan struct{} // capacity 1: run puts a value when a router solicitation comes
 	done      chan struct{} // closed when run has ended
 	stats     func() Stats
-	restarted func(owner) // may be nil
+	restarted func(owner) // called by PortRestarted; may be nil
 
-	// Set before run.
+	// unreachable may answer a ping for which pingBeyond is true, with an ICMP error; run's goroutine calls it.
 	unreachable func(proto tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer)
 
-	// from is the link of the frame that netstack processes now, for code that runs on run's goroutine. For a
-	// reassembled packet it is the link of the last fragment.
+	// from is the wire.Packet.From of the frame that run has passed to netstack last, for code that runs on run's
+	// goroutine. For a reassembled packet it is of the fragment that came last.
 	from atomic.Uint32
 }
 
-// sender returns the sender of the frame that netstack processes now, for code that netstack calls on run's
-// goroutine.
+// sender returns the sender of the frame that netstack processes now: the port of the switch from which the frame came.
+// It is for code that netstack calls on run's goroutine.
 func (p *port) sender() owner { return owner{link: p.from.Load()} }
 
 var (
@@ -67,7 +67,7 @@ func (p *port) PortRestarted(l *wire.Link) {
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }
 
-// Deliver implements wire.Port: it copies frames to the inbox.
+// Deliver implements wire.Port: it copies the frames that it accepts to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	var buf [splitter.MaxHeader]byte
 	in := p.in.lane(batch[0].From) // a batch comes from one port
@@ -117,8 +117,8 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants reports whether a packet is for the gateway, and returns the bytes at its start that it checked, in
-// its Header or in buf.
+// wants reports whether a packet has the gateway's MAC or a group address, and the filter admits it. It returns the
+// bytes at the packet's start that the filter has checked, in the Header or in buf; nil for another MAC.
 func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (checked []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
 		return nil, false
@@ -127,8 +127,7 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		return pkt.Header, p.filter.admits(h, pkt.Header)
 	}
-	// The sender may have left all but the link header in the payload. Behind JudgedLen the wire may have
-	// completed a checksum.
+	// The filter needs up to JudgedLen bytes. Only the link header is sure to be in the Header.
 	checked = buf[:min(len(buf), int(h.JudgedLen()))]
 	n := copy(checked, pkt.Header)
 	if k, err := w.Copier.Read(checked[n:], pkt.Payload); err == nil {
@@ -138,15 +137,16 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 	return checked, p.filter.admits(h, checked)
 }
 
-// receive copies a packet, n bytes from its network header on, and verifies its TCP or UDP checksum if the
-// packet is CsumNone. It takes checked bytes from checked: the sender may have changed the memory.
+// receive copies a packet, n bytes from its network header on, or returns why to drop it. It verifies the TCP or UDP
+// checksum of a CsumNone packet that is no fragment. It takes the first bytes from checked, because the sender may
+// have changed its memory since the filter checked them.
 func receive(w *wire.Worker, pkt *wire.Packet, checked []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0,
 		fragment: h.Class == splitter.Fragment}
 	hdr := len(pkt.Header) - int(h.L3Off)
 	var b, payload []byte
-	if h.Class == splitter.TCP && hdr < n { // in one view, netstack would copy the payload when it reads the headers
+	if h.Class == splitter.TCP && hdr < n { // of a single view netstack would copy the payload when it reads headers
 		a.view, a.payload = buffer.NewViewSize(hdr), buffer.NewViewSize(n-hdr)
 		b, payload = a.view.AsSlice(), a.payload.AsSlice()
 	} else {

@@ -26,8 +26,8 @@ func TestFilter(t *testing.T) {
 		class    splitter.Class
 		proto    uint8
 		port     uint16
-		open     bool // with NAT
-		shut     bool // without NAT
+		open     bool // the filter admits it with NAT
+		shut     bool // the filter admits it without NAT
 	}{
 		{"10.118.110.1", "10.118.110.254", splitter.TCP, 6, 80, true, true},
 		{"10.118.110.1", "8.8.8.8", splitter.TCP, 6, 80, true, false},
@@ -41,7 +41,7 @@ func TestFilter(t *testing.T) {
 		{"10.118.110.1", "127.0.0.1", splitter.TCP, 6, 80, false, false},
 		{"10.118.110.1", "0.0.0.0", splitter.TCP, 6, 80, false, false},
 		{"10.118.110.1", "0.1.2.3", splitter.TCP, 6, 80, false, false},
-		{"10.118.110.1", "169.254.169.254", splitter.TCP, 6, 80, true, false}, // the policy refuses it
+		{"10.118.110.1", "169.254.169.254", splitter.TCP, 6, 80, true, false}, // Policy refuses it later
 		{"10.118.110.1", "224.0.0.251", splitter.UDP, 17, 5353, false, false},
 		{"10.118.110.1", "255.255.255.255", splitter.UDP, 17, 80, false, false},
 		{"0.0.0.0", "255.255.255.255", splitter.UDP, 17, 67, true, true},
@@ -58,7 +58,7 @@ func TestFilter(t *testing.T) {
 		{"fd76:6e69::1", "2001:db8::1", splitter.OtherIP, 58, 0, true, false},
 		{"fe80::1", "2001:db8::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "fd76:6e69::2", splitter.TCP, 6, 80, false, false},
-		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, true, false}, // the policy refuses it
+		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, true, false}, // Policy refuses it later
 		{"fd76:6e69::1", "::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::ffff:127.0.0.1", splitter.TCP, 6, 80, false, false},
@@ -130,7 +130,8 @@ func TestFullInboxIsBusy(t *testing.T) {
 	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
-// A sender that waited for a lane finds room for the longest frame as soon as one short frame has left.
+// When so few short frames are left in a lane that its senders need not wait any more, it has room for the longest
+// frame.
 func TestLongFramesFindRoomBehindShortOnes(t *testing.T) {
 	const short, long = 64, 65535
 	for _, ports := range []int{1, 2, 32, 64, wire.MaxPorts} {
@@ -183,7 +184,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newRig(t, nil)
 	link := testkit.Must(w.sw.Attach(&busyPort{}, wire.LinkOptions{}))(t)
 	r := w.raw(1)
-	r.link, r.mac = link, macOf(2) // the test sends its frames by hand
+	r.link, r.mac = link, macOf(2) // r sends for busyPort, as guest 2
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 	to := udpEcho(t)
 	v := w.guest(1)
@@ -222,7 +223,7 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 			for i := range 16 {
 				var conn *gonet.TCPConn
 				testkit.Eventually(t, "a connection", func() (ok bool) {
-					// A machine that is too busy for the floods may be too busy for the ARP requests.
+					// On a busy machine ARP may find no answer in time; then the test dials again.
 					var err error
 					if conn, err = v.dial(server); err != nil && !strings.Contains(err.Error(), "no route to host") {
 						t.Fatal(err)
@@ -243,10 +244,10 @@ func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	for i := uint64(0); ctx.Err() == nil; i++ {
 		p.take()
 		r.send(r.arp(1, from.Addr(), prefix4.Addr(), wire.MAC{}))
-		for flow := range uint16(20) { // one flow's send buffer would not fill the queue
+		for flow := range uint16(20) {
 			from := netip.AddrPortFrom(from.Addr(), 1000+flow)
 			r.send(r.udp4(gatewayMAC, from, own4(echo), noise(1000, i)))
-			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // some are answered by an ICMP error
+			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // some are answered by an ICMP error, unless port 9 is open
 		}
 		select {
 		case <-tick.C:

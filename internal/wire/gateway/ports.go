@@ -10,14 +10,14 @@ import (
 )
 
 // Ports is a set of TCP and UDP ports. The zero value is empty.
-type Ports struct{ ranges [][2]uint16 } // first and last
+type Ports struct{ ranges [][2]uint16 } // first and last port of each, included
 
-// AllPorts is the set of all ports.
+// AllPorts is the set of all ports, 0 included.
 var AllPorts = Ports{[][2]uint16{{0, 65535}}}
 
 const portsForm = "all, none, or ports as 80,8000-8010"
 
-// ParsePorts parses all, none, or ports and ranges separated by commas.
+// ParsePorts parses "all", "none", or ports from 1 on and ranges of them, separated by commas.
 func ParsePorts(s string) (p Ports, err error) {
 	switch s {
 	case "all":
@@ -50,7 +50,7 @@ func (p Ports) Contains(port uint16) bool {
 	return false
 }
 
-// widest is the most ports of a range for which Ports.names counts each port as named.
+// widest is how many ports a range may have for Ports.names to count each of its ports as named.
 const widest = 100
 
 func (p Ports) names(port uint16) bool {
@@ -78,7 +78,8 @@ func (p Ports) String() string {
 	return strings.Join(words, ",")
 }
 
-// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network, or a single address.
+// ParsePrefix parses an entry of Policy.Allow or Policy.Deny: a network, or a single address. It refuses zones,
+// IPv4-mapped addresses, and networks with bits set behind the prefix.
 func ParsePrefix(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {

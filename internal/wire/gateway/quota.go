@@ -7,14 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// owner is the user for which a quota counts an entry: a port of the switch, or a guest whose port is
-// unknown.
+// owner is the user for which a quota counts an entry, or a budget its bytes: a port of the switch, or, for forwards,
+// a guest whose port is unknown.
 type owner struct {
-	link uint32 // wire.Link.Serial; 0: addr counts
-	addr netip.Addr
+	link uint32     // wire.Link.Serial of the port; 0: unknown
+	addr netip.Addr // the guest's address if link is 0, else zero
 }
 
-// ownerOf returns the owner of flows from forwards to a guest.
+// ownerOf returns the owner of forwards' connections and flows to a guest's address: the port behind which the switch
+// finds the MAC of the Host with this address, else the address.
 func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	for i := range g.o.Hosts {
 		h := &g.o.Hosts[i]
@@ -28,19 +29,20 @@ func (g *Gateway) ownerOf(guest netip.Addr) owner {
 	return owner{addr: guest}
 }
 
-// shares is a table of bounded size whose entries belong to owners. An owner may fill all of the table that
-// is free. When the table is full, an owner with fewer entries than an equal share takes one of the owner
-// that has most. It is also a queue that serves its owners in turn (next).
+// shares is a table whose entries belong to owners. While it is not full, an owner may add any number. When it is
+// full, an owner with fewer entries than an equal share may have one of the owner that has most (giver). The callers of
+// add apply these rules. The table is also a queue that serves its owners in turn (next).
 type shares[T any] struct {
-	all  int
-	n    int
+	all  int           // entries of a full table
+	n    int           // entries now
 	by   map[owner][]T // oldest first; no empty lists
-	turn []owner
+	turn []owner       // the owners with entries, the next one first
 }
 
 func newShares[T any](all int) shares[T] { return shares[T]{all: all, by: map[owner][]T{}} }
 
-// giver returns the owner that has to give up an entry to o when the table is full.
+// giver returns the owner that has to give up an entry to o when the table is full; false: o has its equal share, or no
+// owner has more entries than o.
 func (s *shares[T]) giver(o owner) (from owner, ok bool) {
 	held, owners := len(s.by[o]), len(s.by)
 	if held == 0 {
@@ -113,8 +115,8 @@ type quota struct {
 type entry struct {
 	q     *quota
 	owner owner
-	nth   int          // the number of its owner's entries when it was taken
-	end   func()       // ends the flow or question, without waiting
+	nth   int          // the number of its owner's entries when it was taken, this one included
+	end   func()       // ends the connection, flow or question, without waiting; called when the quota removes the entry
 	rank  func() int64 // of an owner's entries the one with the lowest rank is evicted; nil: the oldest one
 }
 
@@ -122,12 +124,13 @@ func newQuota(all int, c *counters) *quota {
 	return &quota{refused: &c.refused, evicted: &c.evicted, shares: newShares[*entry](all)}
 }
 
-// take takes an entry for an owner; nil: the owner may have no more. The caller returns the entry by give. If
-// the quota removes it before, it calls end.
+// take takes an entry for owner o; nil: the quota is full, and no owner has to give up an entry to o (shares.giver).
+// The caller gives the entry back by its method give. If the quota removes the entry before, to make room or in endOf,
+// the quota calls end.
 func (q *quota) take(o owner, end func()) *entry { return q.takeRanked(o, end, nil) }
 
-// takeRanked is take for entries that may end at any time: owner o may have to give up its own entry of the
-// lowest rank. If rank is nil, o is refused instead.
+// takeRanked is take, but if no other owner has to give up an entry to o, o gives up its own entry of the lowest rank,
+// if it has entries. If rank is nil, o is refused instead, as by take.
 func (q *quota) takeRanked(o owner, end func(), rank func() int64) *entry {
 	e := &entry{q: q, owner: o, end: end, rank: rank}
 	var old *entry

@@ -16,11 +16,11 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// As in resolv.conf(5).
+// Limits of resolv.conf(5); the ones of the search list are of glibc before 2.26.
 const (
 	maxResolvers = 3
 	maxSearch    = 6
-	maxSearchLen = 256 // characters
+	maxSearchLen = 256 // characters, with one after each domain
 )
 
 const resolvConf = "/etc/resolv.conf"
@@ -66,7 +66,8 @@ func (s *dnsServer) ask(ctx context.Context, q *question, network string) []byte
 	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
-// The question gets a random id, because the guest's may be easy to guess.
+// askOne asks one resolver with a random ID, because the guest's may be easy to guess. The returned answer has the
+// random ID.
 func (g *Gateway) askOne(ctx context.Context, q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.askTime)
 	defer cancel()
@@ -96,13 +97,13 @@ func (g *Gateway) askOne(ctx context.Context, q *question, network string, to pe
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may answer another question
+		if network != "udp" { // over UDP it reads on, because the datagram may be forged
 			return nil, errNotTheAnswer
 		}
 	}
 }
 
-// over TCP, a message longer than buf is an error.
+// readMessage reads a DNS message into buf. Over TCP a message longer than buf is an error; over UDP it is cut.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)
@@ -124,7 +125,7 @@ func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
 		return false
 	}
 	got, err := p.Question()
-	if errors.Is(err, dnsmessage.ErrSectionDone) { // some errors come without the question
+	if errors.Is(err, dnsmessage.ErrSectionDone) { // some error responses lack the question
 		return h.RCode != dnsmessage.RCodeSuccess
 	}
 	return err == nil && got.Type == q.Type && got.Class == q.Class &&

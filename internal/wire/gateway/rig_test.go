@@ -66,10 +66,11 @@ type rig struct {
 	sw *wire.Switch
 	g  *Gateway
 
-	lose func(*wire.Packet) bool // for guests that are made while it is set: the received frames that they lose; nil: none
+	lose func(*wire.Packet) bool // reports whether a guest made from now on loses a received frame; nil: it loses none
 }
 
-// newRig makes a gateway without the machine's resolvers.
+// newRig starts a gateway on a new switch, with options(), changed by change. Before the start it removes the
+// machine's resolvers and search domains, and then calls each set.
 func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
 	w := &rig{t: t, sw: newSwitch(t)}
@@ -135,7 +136,7 @@ func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(50*time.Millisecond)
 	sack := tcpip.TCPSACKEnabled(true)
 	testkit.OK(t, ether.SetTCP(v.ns, &recovery, &rto, &sack))
-	// A guest has room for the bursts of these tests, so that losses occur only on the way.
+	// A guest's sockets have room for the bursts of these tests, so that losses occur only on the way to it.
 	room := tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 4 << 20, Max: 4 << 20}
 	testkit.Equal(t, "receive buffers", v.ns.SetOption(room), nil)
 	if err := v.ns.CreateNIC(ether.NIC, ep); err != nil {
@@ -169,7 +170,7 @@ func (v *guest) Name() string        { return "guest" }
 func (v *guest) Limits() wire.Limits { return v.limits }
 
 func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
-	in := v.in.lane(0) // all frames come from the gateway, or from guests that are not hostile
+	in := v.in.lane(0) // one lane for all senders, because none is hostile
 	for i, p := range batch {
 		if v.lose != nil && v.lose(p) {
 			p.Verdict = wire.Verdict{Kind: wire.Taken}
@@ -263,7 +264,8 @@ func (r *raw) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	})
 }
 
-// It retries while the verdict is Busy.
+// send sends a frame and, while the verdict is Busy, sends it again. It does not send a frame that cannot be described,
+// and returns DropBadFrame.
 func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
@@ -313,14 +315,14 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet makes the switch learn the gateway's place: a frame to an unknown address would be flooded.
+// meet exchanges ARP with the gateway, so that the switch learns both MACs; it would flood a frame to an unknown MAC.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))
 	r.await("answer", func(b []byte) bool { return isARP(b, 2) })
 }
 
-// isARP reports whether a frame is an ARP request (1), or answer (2).
+// isARP reports whether a frame is ARP with operation op: 1 for a request, 2 for an answer.
 func isARP(b []byte, op byte) bool {
 	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == op
 }
@@ -365,7 +367,8 @@ func (r *raw) syn(src, dst netip.AddrPort) []byte {
 	return r.ip4(gatewayMAC, src.Addr(), dst.Addr(), splitter.ProtoTCP, seg)
 }
 
-// serveTCP calls f for each connection to l, and then closes it, until the test ends.
+// serveTCP calls f on a goroutine for each connection to l, and then closes the connection. It closes l when the test
+// ends.
 func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	done := make(chan struct{})
 	go func() {
@@ -387,7 +390,7 @@ func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	})
 }
 
-// serveUDP answers each datagram to c with the datagrams that answer returns, until the test ends.
+// serveUDP answers each datagram to c with the datagrams that answer returns. It closes c when the test ends.
 func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 	done := make(chan struct{})
 	go func() {
@@ -425,7 +428,8 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// echo hides the sockets from io.Copy, which would splice by pipes and keep these open.
+// echo sends back what c receives. It hides c's methods from io.Copy, which would use splice(2) and keep its pipes
+// open.
 func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 func udpEcho(t testing.TB) netip.AddrPort {

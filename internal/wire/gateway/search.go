@@ -8,8 +8,8 @@ import (
 
 func hostSearch() []string { return fromResolvConf(readSearch) }
 
-// readSearch reads the search list of resolv.conf(5), without words that are not domain names, and domains
-// beyond maxSearch and maxSearchLen.
+// readSearch reads the last search or domain line of resolv.conf(5). It leaves out words that are not domain names, and
+// the rest of the line beyond maxSearch domains or maxSearchLen characters.
 func readSearch(r io.Reader) (found []string) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())

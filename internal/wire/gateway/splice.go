@@ -16,16 +16,18 @@ import (
 
 const (
 	chunkLen = 64 << 10
-	// Shorter pieces of a guest's stream are collected: a system call for each segment costs more than its copy.
+	// socketWriter collects shorter pieces of a guest's stream, and outSlot.refer copies shorter payload: that costs less
+	// than handling each piece.
 	directLen = 8 << 10
-	// segmentLen is the most of a host's stream that netstack gets at a time: one largest segment (ether.MaxGSO).
+	// segmentLen is the most bytes of a host's stream that netstack gets at a time: the payload of its largest segment
+	// (ether.MaxGSO).
 	segmentLen = ether.MaxGSO - 160 - 1
 )
 
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// splice joins a guest's connection and a host's until both directions have ended. A failure, or the end of
-// ctx, resets both.
+// splice joins a guest's connection and a host's, and closes both when both directions have ended. A failure, or the
+// end of ctx, resets both. splice returns afterwards.
 func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	abort := sync.OnceFunc(func() {
 		guest.reset()
@@ -42,7 +44,7 @@ func splice(ctx context.Context, guest *guestConn, host hostConn) {
 		abort()
 	}
 	back.Wait()
-	if !stop() { // abort is running
+	if !stop() { // ctx has ended; abort returns when both are reset
 		abort()
 		return
 	}
@@ -88,7 +90,7 @@ func toHost(host hostConn, guest *guestConn) error {
 	}
 }
 
-// socketWriter is a socket to which netstack writes under its lock: it never waits.
+// socketWriter writes to a socket without waiting, because netstack calls Write with the endpoint locked.
 type socketWriter struct {
 	fd    int
 	chunk []byte // collected, not yet written
@@ -114,7 +116,8 @@ func (s *socketWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes the collected bytes and then b, and returns how many bytes of b it has written.
+// flush writes the collected bytes and then b, until the socket is full or fails (full, err). It returns how many bytes
+// of b it has written.
 func (s *socketWriter) flush(b []byte) (done int) {
 	for !s.full && s.err == nil && len(s.chunk)+len(b) > done {
 		n, err := unix.Writev(s.fd, [][]byte{s.chunk, b[done:]})
@@ -179,8 +182,8 @@ type socketReader struct {
 	err   error
 }
 
-// look sets left to how many bytes the socket has, at most segmentLen. With MSG_TRUNC the kernel copies
-// nothing for TCP (tcp(7)); scratch is for other protocols.
+// look sets left to how many bytes the socket has, at most segmentLen, and ended if its stream has ended; false: the
+// socket has failed (err). With MSG_TRUNC the kernel copies no bytes of TCP to scratch (tcp(7)).
 func (s *socketReader) look(scratch []byte) bool {
 	for {
 		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)
@@ -235,7 +238,8 @@ func (c *guestConn) watch(events waiter.EventMask) *watch {
 
 func (w *watch) end() { w.c.wq.EventUnregister(&w.entry) }
 
-// wait waits until the connection may have become ready; it returns an error if the connection was reset.
+// wait waits until one of the watched events, a hang-up or an error may have come, or returns an error after
+// guestConn.reset.
 func (w *watch) wait() error {
 	select {
 	case <-w.ready:

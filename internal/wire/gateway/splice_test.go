@@ -44,7 +44,8 @@ func TestSpliceThroughFullSockets(t *testing.T) {
 	}
 }
 
-// both sends bytes in pieces of many lengths, closes its direction, and checks the received bytes.
+// both sends the bytes of send in pieces of many lengths and then calls CloseWrite; at the same time it receives until
+// the end of the stream, and compares the bytes with expect.
 func both(c halfCloser, send, expect []byte) error {
 	var g errgroup.Group
 	g.Go(func() error {
@@ -58,7 +59,7 @@ func both(c halfCloser, send, expect []byte) error {
 		return c.CloseWrite()
 	})
 	g.Go(func() error {
-		var got bytes.Buffer // reads short pieces, so that the other end has to wait
+		var got bytes.Buffer // filled by short reads, so that the other end has to wait
 		_, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{c}, make([]byte, 777))
 		if err == nil && !bytes.Equal(got.Bytes(), expect) {
 			err = fmt.Errorf("%d bytes came of %d, or others", got.Len(), len(expect))
@@ -82,7 +83,7 @@ func TestSocketWriterGoesOn(t *testing.T) {
 		got = append(got, b[:n]...)
 	}
 	s := socketWriter{fd: fds[0], chunk: make([]byte, 0, chunkLen)}
-	collected, direct := 0, 0 // how many writes ended in collected data, and in a long piece
+	collected, direct := 0, 0 // how often the socket was full with collected data left, or within a long piece
 	for rest, n := data, 1; len(rest) > 0; n = n*5%20_011 + 1 {
 		k, err := s.Write(rest[:min(n, len(rest))])
 		rest = rest[k:]

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sources returns invented addresses of guest 1.
+// sources returns 16 addresses in the gateway's network that no Host has, for guest 1 to send from.
 func sources() (list []netip.Addr) {
 	for i := range byte(16) {
 		list = append(list, addr4Of(10+i))
@@ -35,7 +35,7 @@ func (q *quota) has(r *raw) int {
 	return len(q.shares.by[owner{link: r.link.Serial()}])
 }
 
-// takeAll makes a guest take all entries, and counts the entries that the quota ends.
+// takeAll takes all entries of a quota for a guest. It returns a counter of the entries that the quota ends later.
 func (r *raw) takeAll(q *quota) *atomic.Int32 {
 	var ended atomic.Int32
 	for range q.shares.all {
@@ -47,18 +47,18 @@ func (r *raw) takeAll(q *quota) *atomic.Int32 {
 // Invariant: stack/gateway: A guest has one share of the gateway's flows, whatever addresses it
 // sends from.
 func TestSpoofedSourcesGetOneShare(t *testing.T) {
-	hold := netip.MustParseAddrPort("192.0.2.1:80") // nobody answers
+	hold := netip.MustParseAddrPort("192.0.2.1:80") // dial, below, never connects to it
 	silent := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	set := func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to permit) (net.Conn, error) {
 			if to.to == hold {
-				<-g.ctx.Done() // ctx may end earlier: after limits.Dial, or by eviction
+				<-g.ctx.Done() // not ctx's, which ends earlier after limits.Dial or by eviction
 				return nil, g.ctx.Err()
 			}
 			return dialHost(ctx, network, to)
 		}
-		g.askTime = patience // no question times out while more arrive
+		g.askTime = patience // so that no question times out while more arrive
 		g.resolvers = func() []netip.AddrPort { return []netip.AddrPort{silent.LocalAddr().(*net.UDPAddr).AddrPort()} }
 	}
 	for name, flood := range map[string]func(t *testing.T, w *rig, r *raw){
@@ -144,7 +144,7 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 				}
 				before++
 			}
-			if before > 2 { // the datagram that handle had already, and the next one
+			if before > 2 { // handle had one already, and the next turn may be guest 1's
 				t.Errorf("%d of guest 1 came before it", before)
 			}
 		},

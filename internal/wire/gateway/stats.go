@@ -4,26 +4,26 @@ import "sync/atomic"
 
 // Stats are a gateway's counters.
 type Stats struct {
-	Received   uint64 // passed to netstack, or pings to addresses beyond the link that the filter refused
-	Filtered   uint64 // not for the gateway, or refused by its filter
-	Sent       uint64 // frames that the wire took
-	OutDropped uint64 // frames that the wire dropped
-	OutGaveUp  uint64 // whose receiver was busy for too long or too slow, or when the gateway was closed
-	OutFull    uint64 // for which the queue to the wire had no room
-	OutBad     uint64 // invalid packets of netstack
-	TCPFlows   uint64 // through NAT and forwards, total
-	UDPFlows   uint64 // echoes included, total
-	UDPLost    uint64 // datagrams and echo replies lost for lack of room, or because ARP or ND did not find the guest
-	TCPOpen    int64  // also ones being made
-	UDPOpen    int64
+	Received   uint64           // frames passed to netstack, and pings that the filter refused (filter.pingBeyond)
+	Filtered   uint64           // frames for another MAC, or refused by the filter, except such pings
+	Sent       uint64           // frames that the wire took
+	OutDropped uint64           // frames that the wire dropped
+	OutGaveUp  uint64           // frames whose receiver was too slow, busy for too long, or busy when the gateway closed
+	OutFull    uint64           // packets dropped because the outbox had no room or was closed
+	OutBad     uint64           // packets in the outbox that were malformed or too long
+	TCPFlows   uint64           // connections made through NAT and forwards, total
+	UDPFlows   uint64           // datagram flows of NAT and forwards, echoes included, total
+	UDPLost    uint64           // datagrams, echo replies lost: no room, guest not found by ARP or ND, or flow ended
+	TCPOpen    int64            // connections of NAT and forwards, open or being made
+	UDPOpen    int64            // datagram flows of NAT and forwards now
 	Refused    uint64           // connections, flows, datagrams for services and questions beyond the limits
-	Evicted    uint64           // the same, which made room for others
-	Denied     [NumRules]uint64 // attempts to reach a server or resolver that Policy refused
+	Evicted    uint64           // connections, flows, datagrams and questions that made room for others
+	Denied     [NumRules]uint64 // by Rule: attempts to reach a server or resolver that Policy or Own refused
 	Unreached  uint64           // connections, flows and datagrams whose other end the gateway could not reach
 	Leases     int64            // pool addresses leased, offered or withheld now
-	BadDHCP    uint64           // requests that were invalid, not from their client, or found no free address
-	Queries    uint64           // DNS questions
-	Forwarded  uint64           // part of Queries: for the host's resolvers
+	BadDHCP    uint64           // DHCP messages: invalid, relayed, not from their client, or no free address for them
+	Queries    uint64           // messages to the DNS service
+	Forwarded  uint64           // part of Queries: for the host's resolvers, within the limits
 	BadQueries uint64           // part of Queries: invalid, refused, or not answered by a resolver
 }
 

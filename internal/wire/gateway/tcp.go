@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// takeTCP reserves a connection for an owner; nil: the owner may have no more.
+// takeTCP takes an entry of g.tcp for an owner's new connection; nil: the owner may have no more. It may end another
+// connection to make room (unfinished.room, quota.take).
 func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	if !g.unfinished.room(o) {
 		g.count.refused.Add(1)
@@ -25,7 +26,7 @@ func (g *Gateway) takeTCP(o owner, end func()) *entry {
 	return g.tcp.take(o, end)
 }
 
-// pending are the connections that guests ask for and do not have yet.
+// pending has the connections that guests ask for and do not have yet. Its segment is netstack's handler of TCP.
 type pending struct {
 	g     *Gateway
 	next  *tcp.Forwarder
@@ -39,10 +40,11 @@ type asked struct {
 	entry *entry
 	to    []permit
 	ctx   context.Context
-	end   context.CancelFunc // the quota calls it to evict the connection
+	end   context.CancelFunc // ends ctx; the quota calls it when it removes entry
 }
 
-// segment handles TCP segments without a connection; false: netstack answers with a reset.
+// segment handles a TCP segment of no connection in netstack; false: netstack answers with a reset, unless the segment
+// is a reset or malformed.
 func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	h := header.TCP(pkt.TransportHeader().Slice())
 	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
@@ -91,7 +93,7 @@ func (p *pending) asked(id stack.TransportEndpointID) asked {
 	return p.ids[id]
 }
 
-// connection makes a connection that a guest asks for, and serves it until it ends.
+// connection makes a connection that a guest asks for, and serves it until it ends; or it resets the guest's end.
 func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g, id := p.g, r.ID()
 	made := sync.OnceFunc(func() { p.end(id) })
@@ -142,8 +144,8 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	g.unfinished.add(from, ep, bufs)
 }
 
-// handshake makes the guest's end of a connection. It fails if the guest does not confirm it within
-// confirmTime, or if ctx ends. Only Abort ends netstack's own, longer wait.
+// handshake makes the guest's end of a connection. It fails if the guest does not confirm it within confirmTime, if ctx
+// ends, or if netstack fails. As CreateEndpoint takes no context, handshake aborts the endpoint to end its wait.
 func (g *Gateway) handshake(ctx context.Context, r *tcp.ForwarderRequest, wq *waiter.Queue) (tcpip.Endpoint,
 	tcpip.Error) {
 	ctx, cancel := context.WithTimeout(ctx, g.confirmTime.Here())

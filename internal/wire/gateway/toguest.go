@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// routeTo returns the route to a guest, or nil. The caller releases it.
+// routeTo returns the route to a guest with the source address from, or nil if there is none. The caller releases it.
 func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	r, err := g.ns.FindRoute(ether.NIC, ether.Address(from), ether.Address(guest), ether.Protocol(guest), false)
 	if err != nil {
@@ -24,7 +24,7 @@ func (g *Gateway) routeTo(guest, from netip.Addr) *stack.Route {
 	return r
 }
 
-// sendDatagram sends a UDP datagram to a guest, after awaitGuest.
+// sendDatagram waits in awaitGuest and then sends a UDP datagram to a guest, or counts it as lost.
 func (g *Gateway) sendDatagram(ctx context.Context, r *stack.Route, from, to uint16, b []byte) {
 	if !g.awaitGuest(ctx, r, header.UDPMinimumSize+len(b)) {
 		g.count.udpLost.Add(1)
@@ -51,8 +51,8 @@ func writeDatagram(r *stack.Route, from, to uint16, b []byte) {
 
 func checksumOf(b []byte) uint16 { return checksum.Checksum(b, 0) }
 
-// awaitGuest waits until netstack knows the guest's MAC, and the outbox has room for a packet with n bytes
-// from the transport header on; false: it waited in vain.
+// awaitGuest waits until netstack has found the guest's MAC, and then for room for a packet with n bytes from the
+// transport header on (outbox.await). false: no MAC was found, there was no room in time, or ctx ended.
 func (g *Gateway) awaitGuest(ctx context.Context, r *stack.Route, n int) bool {
 	found := make(chan stack.ResolvedFieldsResult, 1)
 	err := r.ResolvedFields(func(res stack.ResolvedFieldsResult) { found <- res })

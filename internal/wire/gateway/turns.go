@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// turns limits how many goroutines are between take and give at a time. Owners with waiting goroutines take
-// turns.
+// turns limits how many goroutines are between a successful take and give at a time. The owners of waiting goroutines
+// take turns.
 type turns struct {
 	mu      sync.Mutex
 	free    int                   // how many more goroutines may go on
@@ -17,8 +17,8 @@ type turns struct {
 
 func newTurns(n int) *turns { return &turns{free: n, waiting: newShares[chan struct{}](math.MaxInt)} }
 
-// take waits until the caller may go on. The caller calls give afterwards, unless take returned an error: ctx
-// has ended.
+// take waits until the caller may go on, and returns nil; the caller then has to call give. If ctx ends first, take
+// returns ctx's error.
 func (t *turns) take(ctx context.Context, o owner) error {
 	turn := t.wait(o)
 	if turn == nil {
@@ -33,7 +33,7 @@ func (t *turns) take(ctx context.Context, o owner) error {
 	defer t.mu.Unlock()
 	if i := slices.Index(t.waiting.by[o], turn); i >= 0 {
 		t.waiting.remove(o, i)
-	} else { // the turn came just now
+	} else { // the turn has come meanwhile: pass it on
 		t.next()
 	}
 	return ctx.Err()
@@ -58,7 +58,7 @@ func (t *turns) give() {
 	t.next()
 }
 
-// The caller holds mu.
+// next lets a waiting goroutine go on, or else increases free. The caller holds mu.
 func (t *turns) next() {
 	if turn, ok := t.waiting.next(); ok {
 		close(turn)

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// datagram handles a guest's UDP datagram that is not for a service of the gateway.
+// datagram handles a guest's UDP datagram that is not for a service of the gateway; false: netstack answers "port
+// unreachable".
 func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) {
 		return true
@@ -18,7 +19,7 @@ func (g *Gateway) datagram(id stack.TransportEndpointID, pkt *stack.PacketBuffer
 	if !goodSum(id, pkt) || g.answerForward(guest, to, pkt) {
 		return true
 	}
-	if !g.o.NAT { // netstack answers "port unreachable"
+	if !g.o.NAT {
 		return !g.allowsError(g.port.sender())
 	}
 	g.carry(flowKey{splitter.ProtoUDP, guest, to.Addr()}, id, to.Port(), pkt, pkt.Data().AsRange().ToSlice())
@@ -32,8 +33,9 @@ func goodSum(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	return length && sum
 }
 
-// carry sends a guest's datagram to a server's port (0: an echo) by its flow. It takes one hop off, and keeps
-// DF, unless the server is the gateway itself.
+// carry sends a guest's datagram to a server's port (0: an echo) by its flow, which it may begin. Unless the server is
+// the gateway, it takes one hop off and keeps DF. Instead it answers with an ICMP error if no hop is left (expire) or
+// Policy refuses the port (prohibit).
 func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, pkt *stack.PacketBuffer, data []byte) {
 	from := g.port.sender()
 	d := outgoing{port: port, data: data}
@@ -69,7 +71,7 @@ func (g *Gateway) carry(key flowKey, id stack.TransportEndpointID, port uint16, 
 	f.send(d)
 }
 
-// hopsOf returns a packet's time to live, and whether no router may fragment it.
+// hopsOf returns a packet's time to live or hop limit. df is IPv4's DF, or for IPv6 whether it came in one frame.
 func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	if b := pkt.NetworkHeader().Slice(); pkt.NetworkProtocolNumber == header.IPv4ProtocolNumber {
 		ip := header.IPv4(b)
@@ -79,7 +81,7 @@ func (g *Gateway) hopsOf(pkt *stack.PacketBuffer) (hops uint8, df bool) {
 	}
 }
 
-// expire: RFC 1812, 5.3.1; RFC 4443, 3.3.
+// expire answers a packet without hops left with an ICMP error, if allowsError allows (RFC 1812, 5.3.1; RFC 4443, 3.3).
 func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	t := trouble{typ: uint8(header.ICMPv4TimeExceeded)}
 	if key.server.Is6() {
@@ -90,7 +92,8 @@ func (g *Gateway) expire(key flowKey, pkt *stack.PacketBuffer) {
 	g.sendError(g.port.sender(), t, g.ownAddr(key.server), key, v.AsSlice())
 }
 
-// prohibit: RFC 1812, 5.2.7.1; RFC 4443, 3.1.
+// prohibit answers a packet that Policy refuses with an ICMP error, if allowsError allows (RFC 1812, 5.2.7.1; RFC 4443,
+// 3.1).
 func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
 	if g.allowsError(g.port.sender()) {
 		g.reject(pkt, stack.RejectIPv4WithICMPAdminProhibited, stack.RejectIPv6WithICMPAdminProhibited, true)

@@ -10,8 +10,8 @@ import (
 )
 
 // udpConn is a UDP endpoint in netstack whose send waits for space in the send buffer. gonet's Write may wait
-// for ever: it registers for a wake after a write that found no space, and does not write again before it
-// waits.
+// for ever: after a write that found no space it registers for a wake, and waits without another write, although there
+// may have been space in between.
 type udpConn struct {
 	*gonet.UDPConn
 	ep tcpip.Endpoint

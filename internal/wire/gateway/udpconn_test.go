@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fullEndpoint is full for the first writes, and signals space before each of them returns.
+// fullEndpoint has no space for its first writes, as many as full, and signals space before each of these returns.
 type fullEndpoint struct {
 	tcpip.Endpoint
 	wq     waiter.Queue

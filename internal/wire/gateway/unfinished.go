@@ -8,7 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// maxUnfinished is how many unfinished connections there may be before a new one needs the place of another.
+// maxUnfinished is the number of unfinished connections from which on a new connection needs the place of one of them.
 const maxUnfinished = maxTCP
 
 // unfinished are the guests' ends of connections that the gateway has closed and netstack has not finished.
@@ -33,8 +33,9 @@ func (u *unfinished) add(o owner, ep tcpip.Endpoint, bufs *buffers) {
 	u.shares.add(o, ended{ep, bufs})
 }
 
-// room reports whether an owner may have another connection. When the table is full, it may abort one to make
-// room: another owner's oldest, or the owner's own oldest in TIME-WAIT.
+// room reports whether an owner may have another connection. When the table is full, it aborts an entry to make room:
+// the oldest one of the owner that has to give up an entry (giver), else o's own oldest one in TIME-WAIT. If there is
+// neither, it returns false.
 func (u *unfinished) room(o owner) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -55,7 +56,7 @@ func (u *unfinished) room(o owner) bool {
 	return true
 }
 
-// The caller holds mu.
+// abort removes entry i of an owner, and resets its connection. The caller holds mu.
 func (u *unfinished) abort(o owner, i int) {
 	e := u.shares.remove(o, i)
 	e.ep.Abort()
@@ -72,7 +73,7 @@ func (u *unfinished) endOf(o owner) {
 	}
 }
 
-// The caller holds mu.
+// sweep removes the connections that netstack has finished. The caller holds mu.
 func (u *unfinished) sweep() {
 	for o, list := range u.shares.by {
 		for i := len(list) - 1; i >= 0; i-- {

@@ -1,5 +1,5 @@
-// Rails sends a text from each device of guest 1 to the device of the same name of guest 0, from GPU memory
-// to GPU memory. Guest 0 checks the texts.
+// Rails sends a text from each device of guest 1 to guest 0's device on the same rail, from GPU memory to GPU memory.
+// Guest 0 checks the texts; both devices must have the same name.
 package main
 
 import (

@@ -30,7 +30,7 @@ const (
 func main() {
 	names, err := guest.Devices()
 	check(err)
-	// An interface answers ARP only for its own addresses.
+	// An interface answers ARP only for its own addresses, and its own requests prefer these as their source.
 	for _, key := range []string{"arp_ignore=1", "arp_announce=2"} {
 		key, value, _ := strings.Cut(key, "=")
 		check(os.WriteFile("/proc/sys/net/ipv4/conf/all/"+key, []byte(value), 0))
@@ -41,7 +41,7 @@ func main() {
 		parts := strings.Split(rest, ",")
 		all.Go(func() {
 			name := names[i]
-			// The NIC's address in the lab file is on eth0's subnet.
+			// The first NIC's address in $VNIC_DEVICES is on eth0's subnet, so each NIC gets another.
 			addr := netip.MustParseAddr(fmt.Sprintf("10.99.%d.1%s", i, os.Getenv("VNIC_INDEX")))
 			ifname, err := up(parts[0], netip.PrefixFrom(addr, 24).String())
 			if err == nil && os.Getenv("VNIC_INDEX") == "0" {
@@ -66,7 +66,7 @@ func check(err error) {
 	}
 }
 
-// up binds a PCI device to the kernel's driver, brings its interface up with an address, and returns its
+// up binds a PCI device to the kernel's driver, brings its interface up with an address, and returns the interface's
 // name.
 func up(pci, addr string) (string, error) {
 	if err := os.WriteFile("/sys/bus/pci/drivers/virtio-pci/bind", []byte(pci), 0); err != nil {
