@@ -159,6 +159,9 @@ func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
 	}
 	wantErr(t, "table full", errOf(td.AddFlow(flowTo(3))), syscall.ENOSPC)
 	wantErr(t, "twice", errOf(td.AddFlow(flowTo(2))), syscall.EEXIST)
+	mapped := flowTo(2)
+	mapped.Dst = netip.AddrPortFrom(netip.AddrFrom16(mapped.Dst.Addr().As16()), mapped.Dst.Port())
+	wantErr(t, "twice, as an IPv6 address", errOf(td.AddFlow(mapped)), syscall.EEXIST)
 	wantErr(t, "no such rule", td.DelFlow(77), syscall.ENOENT)
 	v6 := devmem.Flow{Src: netip.MustParseAddrPort("[::1]:1"), Dst: netip.AddrPortFrom(localhost, 1), Queue: 1}
 	wantErr(t, "two families", errOf(td.AddFlow(v6)), syscall.EINVAL)

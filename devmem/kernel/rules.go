@@ -165,6 +165,7 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	fail := func(err error) (devmem.FlowID, error) {
 		return 0, fmt.Errorf("%s: flow %v to %v, queue %d: %w", d.name, f.Src, f.Dst, f.Queue, err)
 	}
+	f.Src, f.Dst = devmembase.Unmap(f.Src), devmembase.Unmap(f.Dst)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, err := d.queues()

@@ -48,7 +48,7 @@ func (rep *Report) check(o *Options, streams []*stream, more error) error {
 	return append(f, more).Err(ErrProof)
 }
 
-// wrong lists what contradicts a run's proof. here tells whether the sender and the receiver are on this host.
+// wrong lists what contradicts a run's proof. here: the sender, and the receiver, is on this host.
 func (r *Run) wrong(o *Options, here [2]bool) (f report.Findings) {
 	f.If(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
 	f.If(!r.SHA256Match && here[1], "the destination's digest is not the source's")
