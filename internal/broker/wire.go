@@ -17,7 +17,7 @@ var le = binary.LittleEndian
 
 type (
 	requestHeader struct {
-		Op uint32 // index in the table
+		Op uint32 // index in table (row.go)
 		ID uint32 // chosen by the client; the answer repeats it
 	}
 	answerHeader struct {
@@ -28,7 +28,7 @@ type (
 
 const (
 	headerLen = 8
-	maxBody   = 4096 * addrLen // of an answer, in bytes
+	maxBody   = 4096 * addrLen // most bytes of an answer's body
 )
 
 var errDescriptors = fmt.Errorf("descriptors: %w", unix.EBADF)
@@ -44,7 +44,8 @@ func header[H any](b []byte) (h H, body []byte, ok bool) {
 	return peer.Decode[H](b), b[headerLen:], true
 }
 
-// decode decodes a body and checks it. Each value has only one valid encoding: a bool of 2 is refused.
+// decode decodes a body, and calls the method check of a type that has one. It refuses (EINVAL) a body that differs
+// from the encoding of the decoded value, such as a bool of 2.
 func decode[T any](b []byte) (v T, err error) {
 	if list, ok := any(&v).(*[]address); ok {
 		*list = make([]address, len(b)/addrLen)
@@ -58,8 +59,8 @@ func decode[T any](b []byte) (v T, err error) {
 	return v, err
 }
 
-// address is an IP address with a port: a byte that is 1 for IPv4, two bytes of port, and 16 bytes of
-// address.
+// address is an IP address with a port: a byte that is not 0 for IPv4, the port as two bytes, little-endian, and the
+// address as 16 bytes (IPv4: an IPv4-mapped IPv6 address). toAddress returns zeros for an invalid address.
 type address [addrLen]byte
 
 const addrLen = 19

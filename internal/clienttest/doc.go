@@ -2,7 +2,8 @@
 // Linux's own device memory TCP (devmem/kernel), with a devmem.Memory over a mapped dma-buf
 // (plain.MapMemory).
 //
-// It is a program (devmem-clients), for machines without Go. Each call does one job, and prints the result as
+// The command devmem-clients calls this package, on machines without Go. Each run does one job: one of these clients,
+// the conformance suite of devmem.Memory, or an ordinary download for comparison. After success it prints the result as
 // JSON.
 //
 // The package is not API (README, Stability).

@@ -21,8 +21,8 @@ const (
 	gpuSize                 = scratchOff + scratchSize
 )
 
-// gpu is the memory of GPU 0, which the CPU accesses through a mapping of its dma-buf. Caches are coherent
-// with devices (x86), so no DMA_BUF_IOCTL_SYNC is needed.
+// gpu is the memory of GPU 0, which the CPU accesses through a mapping of its dma-buf. The code here does without
+// DMA_BUF_IOCTL_SYNC, as caches are coherent with devices on x86.
 type gpu struct {
 	*kernel.UDMABuf
 	mapped []byte
@@ -44,7 +44,8 @@ func newGPU(node int) (_ *gpu, err error) {
 	return g, nil
 }
 
-// find returns the mapped bytes of [off, off+size) of GPU id.
+// find returns the mapped bytes [off, off+size) of GPU 0. It refuses another id (ENODEV) and a range beyond the end
+// (EFAULT).
 func (g *gpu) find(id int, off, size uint64) ([]byte, error) {
 	if id != 0 {
 		return nil, fmt.Errorf("gpu %d: %w", id, syscall.ENODEV)

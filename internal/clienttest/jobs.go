@@ -28,9 +28,9 @@ type Report struct {
 	Passed int                 `json:"passed,omitempty"`
 	Cases  []devmemtest.Result `json:"cases,omitempty"`
 
-	Received  uint64 `json:"received,omitempty"` // bytes
-	Sent      uint64 `json:"sent,omitempty"`
-	HostBytes uint64 `json:"host_bytes,omitempty"` // of Received
+	Received  uint64 `json:"received,omitempty"`   // bytes of payload
+	Sent      uint64 `json:"sent,omitempty"`       // bytes of payload
+	HostBytes uint64 `json:"host_bytes,omitempty"` // bytes received in host memory, with headers (job plain: without)
 	SHA256    string `json:"sha256,omitempty"`     // of a file, a device as first read, or a ring's sums
 	Written   string `json:"written,omitempty"`    // SHA-256 of the bytes written to a block device
 
@@ -46,7 +46,8 @@ type bench struct {
 	data, pool, scratch devmem.Buffer
 }
 
-// newBench opens the interface, and removes the last queue from RSS for the job.
+// newBench allocates the GPU memory, opens the interface, registers buffers, and removes the last receive queue from
+// RSS until close. After an error, it has closed the bench that it returns.
 func newBench(name string, node int) (b *bench, err error) {
 	b = &bench{}
 	defer func() {
@@ -96,8 +97,8 @@ type other struct{ devmem.Buffer }
 
 func (other) GPU() int { return 1 }
 
-// cases runs the test suite of devmem.Memory. It checks contents through a separate mapping of the dma-buf's
-// memfd.
+// cases runs the test suite of devmem.Memory; failed cases are in r.Cases, and not an error. The suite checks contents
+// through another mapping of the memory (UDMABuf.Bytes).
 func (b *bench) cases(ctx context.Context, r *Report) error {
 	buffers := [2]devmem.Buffer{b.data, nil}
 	var err error
@@ -137,7 +138,8 @@ func (b *bench) load(ctx context.Context, url string, r *Report) (err error) {
 	return nil
 }
 
-// plain reads a file into host memory, for comparison with load.
+// plain reads a file, up to its first dataSize bytes, over an ordinary socket into host memory, for comparison with
+// load.
 func (b *bench) plain(ctx context.Context, url string, r *Report) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -207,7 +209,8 @@ func (b *bench) blocks(ctx context.Context, d block.Device, r *Report) (err erro
 	return nil
 }
 
-// all reads or writes a whole device, from the last block to the first, at offset mem of the buffer.
+// all reads or writes a whole device, in operations of up to blockSize bytes, begun with the device's last bytes.
+// Offset x of the device is at offset mem+x of the buffer.
 func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	left := d.Info().Size
 	var errs []error
@@ -219,7 +222,8 @@ func all(ctx context.Context, d block.Device, write bool, mem uint64) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// fill fills b from a seed by a linear congruential generator (Knuth, MMIX), 8 bytes at a time.
+// fill fills b from a seed by a linear congruential generator (Knuth, MMIX), 8 bytes at a time; up to 7 last bytes stay
+// as they are.
 func fill(b []byte, seed uint64) {
 	for off := 0; off+8 <= len(b); off += 8 {
 		seed = seed*6364136223846793005 + 1442695040888963407
@@ -227,7 +231,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Ring has the settings of a rank.
+// Ring has the settings of one rank (participant) of an all-reduce.
 type Ring struct {
 	Rank, Ranks  int
 	Listen, Next netip.AddrPort

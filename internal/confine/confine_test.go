@@ -21,8 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// probing makes the test's program run probe in this mode: "on", "log" for a trial, or "off" for no
-// confinement.
+// probing is an environment variable that makes the test's program run probe. Its value is the mode: "on", "log" for a
+// trial, or "off" for no confinement.
 const probing = "VNIC_CONFINE_PROBE"
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 
 type try struct {
 	name string
-	call string // text of the Refusal; "": only Landlock refuses it
+	call string // text of the Refusal for do; "": only Landlock refuses do
 	do   func() error
 }
 
@@ -89,7 +89,8 @@ type result struct {
 	Refused   bool
 }
 
-// probe runs in the process that is confined in this mode; its descriptor 3 is connected to the test.
+// probe runs in a child process of the test, which it confines in modes on and log. It writes the results to standard
+// output. Descriptor 3 is a socket to the test.
 func probe(mode, dir string) error {
 	var sockets [3]int
 	for i, kind := range []int{unix.SOCK_STREAM, unix.SOCK_STREAM, unix.SOCK_DGRAM} {
@@ -134,7 +135,7 @@ func probe(mode, dir string) error {
 	if err := answers.Encode(out); err != nil {
 		return err
 	}
-	err := unix.Exec("/bin/true", []string{"true"}, nil) // ends the program if it is allowed
+	err := unix.Exec("/bin/true", []string{"true"}, nil) // does not return if execve is allowed
 	return answers.Encode([]result{{"program", err.Error(), errors.Is(err, unix.EPERM)}})
 }
 

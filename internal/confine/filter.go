@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7, or this
-// process already has somebody else's listener. Refused calls fail nevertheless, except in a trial.
+// ErrNoListener means that refused system calls cannot be reported: the kernel is older than 5.7, or this process
+// already has a filter with a listener. Refused calls fail nevertheless, except in a trial.
 var ErrNoListener = errors.New("refused system calls are not counted: the kernel has no listener for them")
 
 // Actions of a filter (seccomp(2)).
 const (
 	actionAllow  = uint32(unix.SECCOMP_RET_ALLOW)
 	actionNotify = uint32(unix.SECCOMP_RET_USER_NOTIF)
-	actionErrno  = uint32(unix.SECCOMP_RET_ERRNO) // with the errno in its lower half
+	actionErrno  = uint32(unix.SECCOMP_RET_ERRNO) // the errno goes into its lower 16 bits
 
 	actionRefuse = actionErrno | uint32(unix.EPERM)
 	actionAbsent = actionErrno | uint32(unix.ENOSYS)
@@ -60,9 +60,10 @@ func program(list []Call, otherwise uint32) ([]unix.SockFilter, error) {
 	return p.assemble()
 }
 
-// Calls removes all system calls but the listed ones, from all threads, permanently. The caller must pass the
-// listener to another process, which calls [Watch], and close it; until then, a refused call blocks its
-// thread. With [ErrNoListener] the filter is installed nevertheless, unless trial is set.
+// Calls refuses all system calls but the listed ones, to all threads, permanently (in a trial run, the listener's
+// holder lets them happen). The caller must pass the listener to another process, which calls [Watch], and close its
+// own descriptor. Until Watch runs, a refused call blocks its thread, except calls in [Absent]. If Calls returns
+// [ErrNoListener], there is no listener; the filter is installed nevertheless, unless trial is set.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	p, err := program(list, actionNotify)
 	if err != nil {
@@ -70,8 +71,8 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	}
 	const all = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER |
 		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH
-	// Without WAIT_KILLABLE_RECV a signal could interrupt a thread that waits for the answer: the call would be
-	// made, and counted, again.
+	// Without WAIT_KILLABLE_RECV a signal could interrupt a thread that waits for the holder's answer: the call would
+	// start again, and be reported twice.
 	fd, err := setFilter(p, all|unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
 	if errors.Is(err, unix.EINVAL) { // before Linux 5.19
 		fd, err = setFilter(p, all)
@@ -94,7 +95,7 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 }
 
 // Forbid removes system calls that [Calls] has left, from all threads. They then fail with EPERM and are not
-// counted. Calls must have left seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS).
+// reported to the listener. Calls must have left seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS).
 func Forbid(list ...uintptr) error {
 	p, err := forbidding(list)
 	if err == nil {

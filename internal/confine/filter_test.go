@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// reference builds program's filter with gVisor's package.
+// reference builds with gVisor's package a filter that must return the same actions as the one of function program.
 func reference(list []Call, otherwise seccomp.Action) ([]gbpf.Instruction, error) {
 	rules := seccomp.NewSyscallRules()
 	for _, c := range list {
@@ -135,7 +135,8 @@ func (f *filters) same(t rapid.TB, d data) uint32 {
 
 const otherArch = unix.AUDIT_ARCH_X86_64 ^ unix.AUDIT_ARCH_AARCH64 ^ auditArch
 
-// everyNumber runs both filters for the numbers of all system calls, and for some unused numbers.
+// everyNumber compares the filters for the numbers 0 to 600, which include all system calls, and for some others, on
+// several architectures. It returns how often each action came on auditArch, with arguments of 0.
 func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	t.Helper()
 	const x32 = 1 << 30 // __X32_SYSCALL_BIT
@@ -157,7 +158,7 @@ func (f *filters) everyNumber(t rapid.TB) map[uint32]int {
 	return count
 }
 
-// around returns values that meet the conditions on an argument, and values near them.
+// around returns values for an argument: some that meet one of the conditions, if any can, some near these, and others.
 func around(conditions []Arg) []uint64 {
 	values := map[uint64]bool{0: true, 1: true, 1 << 31: true, 1 << 32: true, math.MaxUint32: true, math.MaxInt64: true,
 		1 << 63: true, math.MaxUint64: true}
@@ -174,8 +175,8 @@ func around(conditions []Arg) []uint64 {
 	return slices.Sorted(maps.Keys(values))
 }
 
-// everyArgument runs both filters for the calls that have conditions, with all combinations of the values of
-// around.
+// everyArgument compares the filters for the calls that have conditions, with all combinations of the values of around
+// for arguments with conditions. The other arguments are 0, then all ones.
 func (f *filters) everyArgument(t rapid.TB, list []Call) {
 	t.Helper()
 	conditions := make(map[uintptr]*[6][]Arg)
@@ -243,7 +244,7 @@ func lists() map[string][]Call {
 			{Nr: 6, Name: "g", If: []Arg{{3, 0xff00, 0xff01}}},
 			{Nr: 7, Name: "h", If: []Arg{{0, 0xff00, 1 << 40}}},
 			{Nr: 8, Name: "i", If: []Arg{{0, wide, wide &^ 0xff}}},   // both halves, with a mask
-			{Nr: 8, Name: "i", If: []Arg{Is(2, 1<<32), IsInt(0, 5)}}, // in no order
+			{Nr: 8, Name: "i", If: []Arg{Is(2, 1<<32), IsInt(0, 5)}}, // not in the arguments' order
 		},
 		"clone3 listed": {{Nr: unix.SYS_CLONE3, Name: "clone3"}},
 		"clone3 in part": {{Nr: unix.SYS_CLONE3, Name: "clone3", If: []Arg{Is(1, 64)}},
@@ -312,7 +313,7 @@ func TestFilterOfAnyList(t *testing.T) {
 				d.args[a.Index] = d.args[a.Index]&^uint64(a.Mask) | uint64(a.Value)
 			}
 			f.same(t, d)
-			for _, a := range c.If { // another call, by one bit
+			for _, a := range c.If { // one bit of one argument is different
 				was := d.args[a.Index]
 				d.args[a.Index] ^= 1 << rapid.IntRange(0, 63).Draw(t, "bit")
 				f.same(t, d)
@@ -325,8 +326,8 @@ func TestFilterOfAnyList(t *testing.T) {
 	})
 }
 
-// A call that is listed without conditions is allowed by its number: only then does the kernel not run the
-// filter for it (seccomp_is_const_allow, Linux 5.11).
+// The filter allows a call that is listed without conditions by its number, and loads no argument for that: only then
+// does the kernel not run the filter for it (seccomp_is_const_allow, Linux 5.11).
 func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	list := lists()["serve"]
 	var raw []bpf.RawInstruction
@@ -338,7 +339,7 @@ func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	for _, c := range list {
 		b := binary.BigEndian.AppendUint32(nil, uint32(c.Nr))
 		b = append(binary.BigEndian.AppendUint32(b, auditArch), make([]byte, 8)...)
-		// b has no arguments: a load ends the program, with 0
+		// b has no arguments: a load of one ends the program, with 0
 		n := testkit.Must(vm.Run(b))(t)
 		if constant := uint32(n) == actionAllow; constant != (len(c.If) == 0) {
 			t.Errorf("%s, with %d conditions: %#x", c.Name, len(c.If), n)
@@ -346,7 +347,7 @@ func TestListedCallIsAllowedByItsNumber(t *testing.T) {
 	}
 }
 
-// More code than a conditional jump can skip (255 instructions) is jumped over.
+// A filter also works with a call whose code is longer than a conditional jump can skip (255 instructions).
 func TestFilterOfManyConditions(t *testing.T) {
 	var list []Call
 	for i := range uintptr(150) {

@@ -22,17 +22,18 @@ func LandlockABI() int {
 	return v
 }
 
-// pinned keeps the paths open: a rule is about an inode, and procfs makes a new one for a directory that
-// nobody uses.
+// pinned has open descriptors of the paths of Files: a rule is about an inode, and procfs makes a new inode for a
+// directory that nobody uses.
 var pinned []int
 
 // scopes are the scopes of Landlock in use. The scope of signals would also block the signal with which the
-// kernel ends our children when we die (PR_SET_PDEATHSIG).
+// kernel ends this process's children when it dies (PR_SET_PDEATHSIG).
 const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
 
 // Files removes from all threads, permanently, as far as the kernel's Landlock can: access to the file system, except
 // for reading these paths (and except calls that Landlock does not control, such as stat and chmod); bind and connect
-// of TCP sockets; and connections to abstract sockets of other processes. Open descriptors stay usable.
+// of TCP sockets; and connections to abstract Unix sockets of processes that are not confined so. Open files stay
+// usable.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is an allowed system call, if its conditions hold. It may be listed again with other conditions.
+// Call is an entry of a list for [Calls]: the entry allows a system call if all conditions of If hold. A list may have
+// several entries for one system call.
 type Call struct {
 	Nr   uintptr
 	Name string
@@ -14,8 +15,8 @@ type Call struct {
 	Why  string
 }
 
-// Absent are calls that fail with ENOSYS and are not counted, unless a list allows them: their callers have
-// an alternative.
+// Absent are calls that fail with ENOSYS and are not reported, unless the list of [Calls] allows them: their callers
+// then do without them. Calls ignores If in Absent.
 var Absent = []Call{
 	{unix.SYS_CLONE3, "clone3", nil, "C's threads; its flags are in memory, which no filter sees, and clone does"},
 }
@@ -32,18 +33,18 @@ func Is(index int, value uintptr) Arg { return Arg{index, ^uintptr(0), value} }
 // IsInt is Is for an argument that the kernel reads as 32 bits: the upper bits are ignored.
 func IsInt(index int, value uint32) Arg { return Arg{index, 1<<32 - 1, uintptr(value)} }
 
-// Without requires that none of some bits are set in an argument.
+// Without requires that no bit of the mask bits is set in an argument.
 func Without(index int, bits uintptr) Arg { return Arg{index, bits, 0} }
 
-// Path is a readable file, or a directory with everything below.
+// Path is a file that stays readable after [Files], or a directory that stays so with everything below it.
 type Path struct {
 	Path     string
 	Why      string
 	Optional bool // may be missing
 }
 
-// GoRuntime are calls of Go's runtime and its packages os, net and time, but none that open a file,
-// connect or start a program. pid is the process's id.
+// GoRuntime returns the calls of Go's runtime, of C's threads, and of packages os, net and time, but none that opens a
+// file, connects or starts a program. pid is the id of the process to be confined: tgkill is allowed for it alone.
 func GoRuntime(pid int) []Call {
 	self := uint32(pid)
 	return append([]Call{
@@ -95,7 +96,7 @@ func GoRuntime(pid int) []Call {
 	}, goRuntimeArch...)
 }
 
-// Sockets are calls on sockets that are already connected or listen.
+// Sockets are calls on sockets that are open, but none that connects, binds or sends to an address.
 var Sockets = []Call{
 	{unix.SYS_ACCEPT4, "accept4", nil, "listeners that are open; theirs are connections to us"},
 	{unix.SYS_SHUTDOWN, "shutdown", nil, ""},
@@ -116,7 +117,7 @@ var Sockets = []Call{
 	{unix.SYS_SENDTO, "sendto", []Arg{Is(4, 0)}, "what is connected: with an address a UDP socket would send anywhere"},
 }
 
-// names are names of system calls for reports.
+// names are names of system calls for Refusal.String, in addition to the entries of GoRuntime and Sockets.
 var names = map[int32]string{
 	unix.SYS_EXECVE: "execve", unix.SYS_EXECVEAT: "execveat", unix.SYS_OPENAT: "openat", unix.SYS_OPENAT2: "openat2",
 	unix.SYS_SOCKET: "socket", unix.SYS_SOCKETPAIR: "socketpair", unix.SYS_CONNECT: "connect", unix.SYS_BIND: "bind",

@@ -2,7 +2,7 @@ package confine
 
 import "golang.org/x/sys/unix"
 
-// goRuntimeArch are calls that only this architecture has.
+// goRuntimeArch are calls of GoRuntime that arm64 has and amd64 does not: none.
 var goRuntimeArch []Call
 
 const auditArch = unix.AUDIT_ARCH_AARCH64

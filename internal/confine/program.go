@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets and sizes in struct seccomp_data (linux/seccomp.h), a filter's input; arguments have 64 bits, lower
-// half first: both architectures are little endian.
+// Offsets and sizes in struct seccomp_data (linux/seccomp.h), a filter's input, and its number of arguments. These have
+// 64 bits, lower half first: amd64 and arm64 are little endian.
 const (
 	offNr   = 0
 	offArch = 4
@@ -21,14 +21,14 @@ const (
 )
 
 type policy struct {
-	// code of each call: its paths end in a return, and it may load arguments
+	// by number: the code for a call, in which each path ends with a return; it may load arguments
 	calls     map[uint32][]bpf.Instruction
-	otherwise uint32 // the action for other calls; x32's numbers have one more bit set
+	otherwise uint32 // the action for other calls, x32's too, whose numbers have one more bit set
 	badArch   uint32 // the action for calls of another architecture
 }
 
-// assemble makes the program. The kernel runs it for each call that is not always allowed (Linux 5.11), so it
-// finds the number by a binary tree.
+// assemble makes the program, or returns an error if it is too long. The kernel runs the program for each call (since
+// Linux 5.11 not for calls that are always allowed), so the program finds the number by a binary tree.
 func (p *policy) assemble() ([]unix.SockFilter, error) {
 	code := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offArch, Size: 4},
@@ -37,7 +37,7 @@ func (p *policy) assemble() ([]unix.SockFilter, error) {
 		bpf.LoadAbsolute{Off: offNr, Size: 4},
 	}
 	code = append(code, p.search(slices.Sorted(maps.Keys(p.calls)))...)
-	if len(code) > unix.BPF_MAXINSNS { // the kernel's EINVAL would read as "no listeners"
+	if len(code) > unix.BPF_MAXINSNS { // Calls would take the kernel's EINVAL for a lack of listeners
 		return nil, fmt.Errorf("a filter of %d instructions: the kernel takes %d", len(code), unix.BPF_MAXINSNS)
 	}
 	raw, err := bpf.Assemble(code)
@@ -63,8 +63,8 @@ func (p *policy) search(numbers []uint32) []bpf.Instruction {
 	return branch(bpf.JumpGreaterOrEqual, numbers[middle], p.search(numbers[middle:]), p.search(numbers[:middle]))
 }
 
-// branch tests the loaded number, and runs yes or no, which both end in returns. A conditional jump skips at
-// most 255 instructions, an unconditional one any number.
+// branch returns code that compares the loaded number with v, and goes on with yes if cond holds, else with no; both
+// end in returns. A conditional jump skips at most 255 instructions, an unconditional one any number.
 func branch(cond bpf.JumpTest, v uint32, yes, no []bpf.Instruction) []bpf.Instruction {
 	code := []bpf.Instruction{bpf.JumpIf{Cond: cond, Val: v, SkipFalse: uint8(len(yes))}}
 	if len(yes) > 255 {
@@ -95,7 +95,7 @@ func alternative(conditions []Arg) []bpf.Instruction {
 		code = append(code, half(off+4, uint32(uint64(a.Mask)>>32), uint32(uint64(a.Value)>>32))...)
 	}
 	code = append(code, bpf.RetConstant{Val: actionAllow})
-	// Each jump goes to the end: six arguments have at most 37 instructions.
+	// A comparison that fails jumps to the end: conditions on six arguments have at most 37 instructions.
 	for i, in := range code {
 		if j, ok := in.(bpf.JumpIf); ok {
 			j.SkipFalse = uint8(len(code) - 1 - i)

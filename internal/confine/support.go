@@ -8,9 +8,9 @@ import (
 
 // Support reports which parts of this package a machine supports.
 type Support struct {
-	Landlock  int
+	Landlock  int  // version of the ABI; 0: none
 	Seccomp   bool // filters
-	Listeners bool // calls can be reported, unless the kernel is older than 5.7 or this process has a listener already
+	Listeners bool // calls can be reported, unless the kernel is before 5.7 or the process has a filter with a listener
 }
 
 // Look returns the machine's support. It changes nothing.

@@ -10,7 +10,7 @@ import (
 
 func setFilterOnAll(filter []unix.SockFilter) error {
 	thread, err := setFilter(filter, unix.SECCOMP_FILTER_FLAG_TSYNC)
-	if err == nil && thread != 0 { // seccomp(2): a thread with other filters
+	if err == nil && thread != 0 { // seccomp(2): the ID of a thread that has other filters
 		err = fmt.Errorf("couldn't synchronize filter to TID %d", thread)
 	}
 	return err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trial returns the list for [Calls] in a trial run: without openat, about which [Refusal.Opens] decides:
-// Landlock has no trial mode.
+// Trial returns list without openat, for [Calls] in a trial run: then [Watch] reports each openat, and [Refusal.Opens]
+// can check its path, as Landlock has no trial mode.
 func Trial(list []Call) []Call {
 	return slices.DeleteFunc(slices.Clone(list), func(c Call) bool { return c.Nr == unix.SYS_OPENAT })
 }
@@ -23,8 +23,10 @@ func Trial(list []Call) []Call {
 // Yama's ptrace_scope 1. Call it before [Calls].
 func LetLook(pid int) { _ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0) }
 
-// Opens describes what Calls of list, or Files of paths, would refuse of an openat; "": nothing. It reads the
-// path from the caller's memory, so an attacker could evade it.
+// Opens describes why r, an openat, would be refused: for its arguments by [Calls] with list, or for its path by
+// [Files] with paths; or why the path cannot be read. "": openat would not be refused, or the path does not exist.
+// Opens reads the path from the memory of the calling process, which could change it later, so an attacker could evade
+// the check.
 func (r Refusal) Opens(list []Call, paths []Path) string {
 	if !slices.ContainsFunc(list, r.matches) {
 		return r.String()
@@ -34,7 +36,7 @@ func (r Refusal) Opens(list []Call, paths []Path) string {
 		return fmt.Sprintf("openat of what cannot be read: %v", err)
 	}
 	if path, err = filepath.EvalSymlinks(path); errors.Is(err, os.ErrNotExist) {
-		return "" // fails in any case
+		return "" // openat fails in any case, unless list allows O_CREAT
 	} else if err != nil {
 		return fmt.Sprintf("openat: %v", err)
 	}
@@ -91,7 +93,8 @@ func process(proc string) (int, error) {
 	return 0, fmt.Errorf("%s: no process", proc)
 }
 
-// readString reads a string of another process, page by page: the page after it may not be mapped.
+// readString reads a string that ends with a zero byte from another process, page by page: the page after the string
+// may not be mapped. ENAMETOOLONG: it has PathMax bytes or more.
 func readString(pid int, addr uintptr) (string, error) {
 	var s []byte
 	for len(s) < unix.PathMax {

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Refusal is a system call that the list does not allow, with its arguments.
+// Refusal is a system call that the list of [Calls] does not allow, as [Watch] reports it, with its arguments.
 type Refusal struct {
 	Nr   int32
 	PID  int // of the thread, in the PID namespace of the reader
 	Args [6]uint64
 }
 
-// String returns the call's name, and of some calls arguments.
+// String returns the call's name, or its number if the name is not known, and for some calls also arguments.
 func (r Refusal) String() string {
 	switch r.Nr {
 	case unix.SYS_SOCKET:
@@ -34,8 +34,9 @@ var ne = binary.NativeEndian
 
 var refusedWith = -int32(unix.EPERM)
 
-// Watch answers the refused calls of a listener, until the last process with its filter has ended: with
-// EPERM, or, in a trial, by letting the call happen. It calls refused before each answer.
+// Watch answers the refused calls of a listener with EPERM, or, in a trial, by letting the call happen. It calls the
+// function refused before each answer. It returns nil when the last process with the listener's filter has ended, and
+// does not close the listener.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
 		// A waiting RECV does not return when the last process ends (Linux before 6.11).
@@ -52,7 +53,7 @@ func Watch(listener int, trial bool, refused func(Refusal)) error {
 		// pointer 8, args 6 x 8
 		var b [notifLen]byte
 		if err := receive(listener, &b); errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
-			continue // ENOENT: the caller was killed
+			continue // ENOENT: the calling thread was killed, or its call interrupted
 		} else if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ type Buffer struct {
 
 func (f Buffer) number() uint32 { return f.ID }
 
-// MaxBindQueues is above the number of each receive queue that can be bound.
+// MaxBindQueues bounds the numbers of receive queues that can be bound: 0 to MaxBindQueues-1.
 const MaxBindQueues = 256
 
 // Binding binds receive queues, or transmission, to a buffer.

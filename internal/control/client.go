@@ -21,20 +21,20 @@ import (
 type Sender interface{ Send(frame []byte) error }
 
 const (
-	firstRetry = 50 * time.Millisecond // doubles
+	firstRetry = 50 * time.Millisecond // wait before the first repeat of a request; doubles with each, up to lastRetry
 	lastRetry  = time.Second
 )
 
-// maxSpan bounds the distance between the numbers of pending requests, so that the oldest one stays inside
-// the dispatcher's window.
+// maxSpan bounds the distance between the numbers of pending requests, so that the dispatcher still recognizes a repeat
+// of the oldest one.
 const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value works.
 type ClientOptions struct {
 	MAC     [6]byte       // the source address of frames
-	Timeout time.Duration // how long a call waits for an answer; 0: limits.Control
-	// OnGeneration, if set, is called by Receive when a frame of the NIC has another generation than earlier
-	// frames: the port's state is empty. It must not wait for a Call, whose answer Receive passes on later.
+	Timeout time.Duration // how long a call waits for an answer; 0: limits.Control.Here()
+	// OnGeneration, if set, is called by Receive when a valid reply or notify has another generation than the one
+	// before: the port's state is empty. It must not wait for a Call, whose answer Receive passes on later.
 	OnGeneration func(old, generation uint32)
 }
 
@@ -91,13 +91,13 @@ type answer struct {
 	data  []byte
 }
 
-// ClientStats counts frames.
+// ClientStats counts requests and frames.
 type ClientStats struct {
-	Requests uint64
+	Requests uint64 // without Repeats
 	Repeats  uint64 // retransmissions
-	Replies  uint64
+	Replies  uint64 // to pending requests
 	Notifies uint64
-	Strays   uint64 // all others: malformed, forged, late, unknown
+	Strays   uint64 // other control frames received: malformed, forged, late, unknown
 }
 
 // NewClient returns a client with a new session.
@@ -113,7 +113,7 @@ func NewClient(s Sender, o ClientOptions) *Client {
 	return c
 }
 
-// Close makes pending and later calls return net.ErrClosed.
+// Close makes pending and later calls return an error that wraps net.ErrClosed. After Fail it has no effect.
 func (c *Client) Close() { c.Fail(net.ErrClosed) }
 
 // Fail is Close with another error. Only the first call of Fail or Close has an effect.
@@ -126,7 +126,7 @@ func (c *Client) Fail(err error) {
 	}
 }
 
-// Generation returns the generation in the NIC's last reply or notify; 0 before the first.
+// Generation returns the generation in the NIC's last valid reply or notify; 0 before the first.
 func (c *Client) Generation() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,8 +159,9 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// classify counts a frame, and ends waits for jobs. It returns the generation of earlier frames, and whether
-// it has changed.
+// classify counts a frame. It ends waits for the job that the frame reports as ended, or, if the generation has
+// changed, for all jobs. It returns the generation before the frame, whether the frame changed it, the call that the
+// frame answers, and the frame's notify of RDMA. For a stray frame, all results are zero.
 func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call, rdma rdmaNotify) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,9 +243,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 	}
 }
 
-// Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx ends, the
-// client is closed, or its timeout expires (ErrNoAnswer). A refusal is an *Error. After other errors the NIC
-// may have executed the command.
+// Call sends a request and waits for its answer. It repeats the request until the answer comes, ctx ends, the client or
+// the Sender is closed, or ClientOptions.Timeout expires (ErrNoAnswer). A refusal is an *Error. After other errors the
+// NIC may have executed the command, except if data is longer than MaxData (ErrMalformed).
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

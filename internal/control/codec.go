@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Values on the wire are fixed-size structs, laid out by encoding/binary: their fields in order, little
+// Values on the wire consist of fixed-size structs, laid out by encoding/binary: their fields in order, little
 // endian, without gaps; a field named _ is reserved and zero. A Go type without a fixed size implements
 // appender and decoder.
 type (
@@ -86,8 +86,8 @@ func appendElems[T any](b []byte, head any, elems []T, limit int, tooMany string
 	return b, err
 }
 
-// decodeElems sets the fixed part of a value, head, and returns the elements after it, whose number is in
-// head's field count. size is the number of bytes used.
+// decodeElems sets the fixed part of a value, head, and returns the elements after it. Their number, at most limit, is
+// in the field of head to which count points. size is the number of bytes used.
 func decodeElems[T any, N uint16 | uint32](data []byte, head any, count *N, limit int) (elems []T, size int,
 	err error) {
 	n, err := decodeFixed(data, head)

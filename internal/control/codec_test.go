@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has values on the wire, and how many bytes of each may have only one value (reserved), or two
-// (bools).
+// layouts has values on the wire. reserved is how many bytes of an encoded value have no other valid value, and bools
+// how many have one other, while the other bytes stay.
 var layouts = []struct {
 	name            string
 	value           any
@@ -30,7 +30,7 @@ var layouts = []struct {
 	{"meter counters", FlowCounts{}, 0, 0},
 	{"job", Job{}, 0, 1},
 	{"job status", JobStatus{State: JobDone}, 1, 1},
-	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // and the table's length
+	{"rss", RSS{Table: []uint16{1}}, 2 + 2, 0}, // two reserved bytes, and the table's length
 	{"rules", list[FlowRule]{}, 4 + 4, 0},
 	{"counters", PortCounters{}, 0, 0},
 	{"rdma limits", RDMALimits{}, 0, 0},
@@ -126,8 +126,8 @@ func TestBadValuesAreNotEncoded(t *testing.T) {
 	}
 }
 
-// TestWhatIsReservedIsZero changes each byte of each structure to each value: a reserved byte must accept one
-// value, and a bool two.
+// TestWhatIsReservedIsZero changes each byte of each value of layouts to each value: as many bytes as layouts states
+// must accept only one, and two.
 func TestWhatIsReservedIsZero(t *testing.T) {
 	for _, l := range layouts {
 		t.Run(l.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ type RDMA interface {
 	DelPD(id uint32) error
 	AddMR(m MR) (key uint32, err error)
 	MoreMR(m MRMore) error
-	DelMR(key uint32) error // after success the NIC does not use the MR's memory
+	DelMR(key uint32) error // after success the NIC does not use memory by this key
 	AddCQ(depth uint32) (id uint32, err error)
 	DelCQ(id uint32) error
 	PollCQ(p Poll) (Completions, error)
@@ -69,7 +69,7 @@ type RDMA interface {
 	PostRecv(p Post) error
 	RDMACounts() (RDMAPortCounts, error)
 	SetMailbox(m Mailbox) error
-	PageRequests() ([]PageRequest, error) // without an answer, sorted by ID
+	PageRequests() ([]PageRequest, error) // the requests that wait for an answer, sorted by ID
 	AnswerPages(a PageAnswer) error
 	PageCounts(key uint32) (PageCounts, error)
 }
@@ -240,8 +240,9 @@ func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 // SetSplit sets a receive queue's header split.
 func (c *Client) SetSplit(ctx context.Context, s Split) error { return callVoid(ctx, c, splitSet, s) }
 
-// AddFlow adds a rule and returns its id. Rules take precedence over RSS, and a rule that compares more
-// fields over one that compares fewer.
+// AddFlow adds a rule and returns its id. Rules take precedence over RSS, and a rule that compares more fields over one
+// that compares fewer; but in an IPv6 packet with an authentication header, rules for the TCP, UDP or SCTP behind it
+// take precedence over rules for the header.
 func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 	return flowAdd.call(ctx, c, r)
 }
@@ -263,7 +264,7 @@ func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint6
 	return bufferAdd.call(ctx, c, Buffer{GPU: gpu, Off: off, Size: size})
 }
 
-// UnregisterBuffer undoes RegisterBuffer.
+// UnregisterBuffer undoes RegisterBuffer. EBUSY: a binding or an MR uses the buffer.
 func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
 	return callVoid(ctx, c, bufferDel, id)
 }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Window is how many requests of a session the dispatcher recognizes as repeats. It refuses older ones with
-	// ESTALE: it may have handled them.
+	// Window is how many sequence numbers of a session, up to the newest, the dispatcher remembers to recognize
+	// repeats. It refuses older requests with ESTALE: it may have handled them.
 	Window = 64
 	// MaxSessions bounds the stored sessions. A new one replaces the one that was unused for the longest time.
 	MaxSessions = 8
@@ -19,9 +19,10 @@ const (
 
 // Dispatcher is a port's end of the control channel. Its methods are safe for concurrent use.
 //
-// While it stores a session, it handles each request of that session once: it answers a repeat with the stored reply
-// and the present generation, or not at all while it still handles the request. A session serves only to recognize
-// repeats: what commands have set up belongs to the port, until device reset.
+// While it stores a session, it handles each request of that session once. It answers a repeat with the stored reply
+// and the present generation, or not at all while it still handles the request; a request older than Window, with
+// ESTALE. A session serves only to recognize repeats: what commands have set up belongs to the port, until device
+// reset.
 type Dispatcher struct {
 	h Handler
 
@@ -63,7 +64,7 @@ type DispatcherStats struct {
 	Failed    uint64 // of Requests: answered with an error
 	Repeats   uint64 // recognized repeats
 	Stale     uint64 // older than Window
-	Malformed uint64 // not requests of this protocol
+	Malformed uint64 // not requests of this version of the protocol, or not to MAC
 }
 
 // Stats returns the counters.
@@ -83,8 +84,9 @@ func (d *Dispatcher) Reset() {
 }
 
 // Handle processes a control frame, with its Ethernet header, and returns the frame of the reply, for receive
-// queue 0, or nil. Handle writes the reply to reply's storage if that holds MaxFrame bytes. It does not keep
-// frame, and returns after the Handler has returned.
+// queue 0. It returns nil if the frame is not a request, has session 0 or another destination than MAC, or repeats a
+// request that is still being handled. Handle writes the reply to the storage of the slice reply if that holds MaxFrame
+// bytes. It does not keep frame, and returns after the Handler has returned.
 func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	reply = reply[:0]
 	var f Frame

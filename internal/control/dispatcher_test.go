@@ -90,7 +90,7 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 }
 
 func TestOldRequestsAreRefused(t *testing.T) {
-	for _, start := range []uint32{0, 1000, 0xfffffff0} { // the last window wraps
+	for _, start := range []uint32{0, 1000, 0xfffffff0} { // sequence numbers from the last one on wrap
 		p := newPort()
 		d := NewDispatcher(p)
 		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }

@@ -38,7 +38,7 @@ func (h *Header) decode(b *[HeaderLen]byte) {
 	h.Len = le.Uint16(b[18:])
 }
 
-// Append appends the frame's bytes to b, with Version and Len. It cuts data that is longer than MaxData.
+// Append sets the frame's Version and Len, and appends its bytes to b. It cuts data that is longer than MaxData.
 func (f *Frame) Append(b []byte) []byte {
 	data := f.Data[:min(len(f.Data), MaxData)]
 	f.Version, f.Len = Version, uint16(len(data))
@@ -51,7 +51,7 @@ func (f *Frame) Append(b []byte) []byte {
 }
 
 // Parse decodes a frame. Data points into b, without padding. After an error about b's length or the
-// EtherType, all fields are 0; after other errors the header's fields are set.
+// EtherType, all fields are zero; after other errors, Data is nil and the other fields are set.
 func (f *Frame) Parse(b []byte) error {
 	*f = Frame{}
 	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {
@@ -75,7 +75,8 @@ func (f *Frame) Parse(b []byte) error {
 	return nil
 }
 
-// IsControl reports whether a frame belongs to the control channel, by EtherType or MAC.
+// IsControl reports whether a frame belongs to the control channel: by its EtherType, or with MAC as its destination or
+// source.
 func IsControl(frame []byte) bool {
 	return len(frame) >= EthernetLen && (binary.BigEndian.Uint16(frame[12:]) == EtherType ||
 		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)

@@ -87,7 +87,7 @@ func checkRefused(t *testing.T, what string, err, want error) {
 	}
 }
 
-// Split, Flows, RSS, Buffers and Bindings send commands of the golden files for which Client has no methods elsewhere.
+// Split, Flows, RSS, Buffers and Bindings send commands for which Client has no methods outside of this test.
 func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
 	return splitGet.call(ctx, c, Split{Queue: queue})
 }
@@ -430,7 +430,8 @@ func goldenTable() string {
 	return b.String()
 }
 
-// TestGolden compares each command's bytes, between the real client and dispatcher, with the golden files.
+// TestGolden compares the frames of commands, replies and notifies between the real client and dispatcher with the
+// golden files.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		golden.Check(t, goldenDir, map[string]string{
@@ -509,7 +510,7 @@ func goldenProtocol(t *testing.T) string {
 	h.answer = errors.New(strings.Repeat("0123456789abcdef", 20))
 	refused("the longest words of a refusal", ClassInfo, InfoHello, nil, syscall.EIO)
 	h.answer = nil
-	// After the other refusals: the frames above are older than RDMA.
+	// RDMA's come last, so that the sequence numbers of the older frames in the golden file stay as they were.
 	refused("no command 10.99", ClassRDMA, 99, make([]byte, 8), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMACompletions, make([]byte, 4), syscall.EOPNOTSUPP)
 	refused("notifies' commands are no requests", ClassRDMA, RDMAPages, make([]byte, 24), syscall.EOPNOTSUPP)
@@ -597,7 +598,8 @@ func declaredCommands(t *testing.T) map[number]string {
 	return found
 }
 
-// TestGoldenIsComplete checks that the golden files have each command.
+// TestGoldenIsComplete checks that the golden files have a request, a reply and a refusal of each command, and each
+// notify.
 func TestGoldenIsComplete(t *testing.T) {
 	type kind struct {
 		number

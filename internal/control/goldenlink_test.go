@@ -18,7 +18,7 @@ var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 const sessionAt = EthernetLen + 4
 
 // goldenLink joins a client and a dispatcher directly, and logs the frames: toward the NIC after ">", and
-// toward the driver after "<".
+// toward the driver after "<". It replaces the client's random session by goldenSession on the way to the dispatcher.
 type goldenLink struct {
 	t       *testing.T
 	d       *Dispatcher
@@ -95,7 +95,8 @@ func (l *goldenLink) say(what string, args ...any) {
 
 const dumpWidth = 32 // bytes
 
-// write logs a frame: a line with its headers, and its data on separate lines.
+// write logs a frame: a line with its headers, its data on separate lines, and a comment for an errno. A frame shorter
+// than the headers is one line.
 func (l *goldenLink) write(dir string, frame []byte) {
 	b := &l.text
 	if len(frame) < EthernetLen+HeaderLen {

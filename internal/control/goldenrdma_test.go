@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// filled returns a struct whose unsigned numbers have different values that use all their bytes.
+// filled returns a struct in whose unsigned numbers the bytes count up from first; other fields are zero.
 func filled[T any](first byte) (v T) {
 	next := first
 	var fill func(f reflect.Value)

@@ -7,8 +7,8 @@ type Info struct {
 	MAC        [6]byte   // 8
 	MTU        uint16    // 14
 	QueuePairs uint16    // 16: receive queues are 0 to QueuePairs-1, and so are transmit queues
-	// 18: length of the longest header that the NIC splits off, in bytes; a header buffer is at least 12 bytes
-	// longer (virtio)
+	// 18: most bytes of a frame that the NIC puts in a header buffer: TCP headers, or a whole frame of another kind; with
+	// virtio, a header buffer has room for the virtio_net_hdr before them, too
 	HeaderLimit     uint16
 	MaxRSS          uint16  // 20: entries of the largest RSS table
 	MaxRules        uint16  // 22
@@ -16,7 +16,7 @@ type Info struct {
 	MaxBindings     uint16  // 26
 	MaxFlowCounters uint16  // 28
 	MaxJobs         uint16  // 30: jobs that may run at one time
-	GPUs            uint16  // 32: GPUs that this port may use
+	GPUs            uint16  // 32: number of GPUs that this port may use
 	_               [6]byte // 34
 }
 
@@ -25,7 +25,7 @@ type InfoFlags uint32
 
 // Flags of Info.
 const (
-	InfoP2P InfoFlags = 1 << 0 // payload goes directly to and from GPU memory if the PCIe path allows it
+	InfoP2P InfoFlags = 1 << 0 // payload goes directly to and from the memory of at least one GPU
 )
 
 // GPUInfo describes a GPU that the port may use.
@@ -38,8 +38,8 @@ type GPUInfo struct {
 	Node   uint8  // 6: NUMA node, if AttachNode; 0xff unknown
 	Vendor uint16 // 8: PCI ids of the device that has the memory, if AttachBAR
 	Device uint16 // 10
-	Size   uint64 // 16
-	Place  string // 7: its length, 24: path in the PCIe tree: "rc0/sw0/gpu0"; at most MaxPlace bytes
+	Size   uint64 // 16: bytes of memory
+	Place  string // 7: its length, 24: path in the PCIe tree, such as "rc0/sw0/gpu0", cut to MaxPlace bytes
 }
 
 // MaxPlace is the longest Place of a GPUInfo, in bytes.
@@ -65,7 +65,7 @@ type P2P uint8
 const (
 	P2PNone       P2P = 0 // payload goes through host memory
 	P2PBus        P2P = 1 // NIC and GPU are below a common PCIe switch
-	P2PHostBridge P2P = 2 // through a root complex that allows peer-to-peer
+	P2PHostBridge P2P = 2 // payload goes through host bridges that forward peer-to-peer requests
 )
 
 func (g GPUInfo) number() uint32 { return uint32(g.ID) + 1 }
@@ -104,7 +104,8 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap is a part of a GPU's memory, from Off on, in the guest's address space: in a BAR, or on a NUMA node.
+// GPUMap is a part of a GPU's memory, from Off on, in the guest's physical address space at IOVA: in a BAR, or on a
+// NUMA node.
 type GPUMap struct {
 	ID   uint32 // offset 0: position in the list, from 1
 	GPU  uint16 // 4

@@ -5,18 +5,18 @@ import "syscall"
 // JobOp is the operation of a job, numbered like gpumem.Op.
 type JobOp uint8
 
-// Operations of jobs. Each range of GPU offsets must be in one buffer that the port registered.
+// Operations of jobs. Each range of GPU offsets must be in one buffer that is registered with the port.
 const (
-	JobFill      JobOp = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
+	JobFill      JobOp = 1 // write the pattern stream of Seed, from its byte Stream on, to [Off, Off+Len)
 	JobPoison    JobOp = 2 // write the byte Seed&0xff to [Off, Off+Len)
-	JobGather    JobOp = 3 // table: Src and Dst are GPU offsets
-	JobToGuest   JobOp = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
-	JobFromGuest JobOp = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
+	JobGather    JobOp = 3 // copy the table's entries: Src and Dst are GPU offsets
+	JobToGuest   JobOp = 4 // copy the table's entries (D2H): Src is a GPU offset, Dst an IOVA
+	JobFromGuest JobOp = 5 // copy the table's entries (H2D): Src is an IOVA, Dst a GPU offset
 	JobSHA256    JobOp = 6 // hash [Off, Off+Len)
 	JobReduce    JobOp = 7 // table: add elements of type Seed at Src to the elements at Dst, both GPU offsets
 )
 
-// Job is work for an engine.
+// Job is work for the port's copy engine.
 type Job struct {
 	Op         JobOp  // offset 0
 	TableInGPU bool   // 1: 0 or 1: Table is a GPU offset, not an IOVA
@@ -26,7 +26,7 @@ type Job struct {
 	Len        uint64 // 16
 	Seed       uint64 // 24
 	Stream     uint64 // 32: byte position in the pattern's stream
-	Table      uint64 // 40: of Entries entries of JobEntryLen bytes
+	Table      uint64 // 40: address of Entries entries of JobEntryLen bytes
 }
 
 // JobEntryLen is the size of an entry of a job's table, in bytes.
@@ -61,12 +61,12 @@ type JobStatus struct {
 	ID    uint64   // offset 0
 	State JobState // 8
 	_     uint8
-	// 10: ECANCELED, EFAULT (memory that the port does not have, or that was removed), EIO (a memory fault), ...; 0:
+	// 10: ECANCELED, EFAULT (memory that is not the port's, or was removed), EIO (a memory fault), ...; 0:
 	// success
 	Errno uint16
-	Entry uint32   // 12: the first entry that was not completed
-	Bytes uint64   // 16: completed
-	Sum   [32]byte // 24: of JobSHA256
+	Entry uint32   // 12: index of the first entry that is not completed
+	Bytes uint64   // 16: number of bytes completed
+	Sum   [32]byte // 24: SHA-256, after success of JobSHA256; else zeros
 }
 
 // Err returns the job's error; nil while the job runs and after success.

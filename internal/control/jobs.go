@@ -10,7 +10,7 @@ import (
 
 // Times between polls of a job, whose notify may be lost.
 const (
-	firstPoll = 100 * time.Millisecond // doubles
+	firstPoll = 100 * time.Millisecond // doubles with each poll, up to lastPoll
 	lastPoll  = time.Second
 )
 
@@ -20,7 +20,7 @@ const maxEnded = 64
 // jobWaits passes the status of ended jobs to calls of WaitJob; under the client's mu.
 type jobWaits struct {
 	waiters map[uint64][]chan JobStatus
-	recent  [maxEnded]JobStatus // a ring of jobs for which no WaitJob waited
+	recent  [maxEnded]JobStatus // a ring of ended jobs for which no WaitJob waited when the notify came
 	next    int
 }
 
@@ -67,8 +67,8 @@ func (j *jobWaits) remove(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. It does not
-// return the job's own error: [JobStatus.Err] does.
+// WaitJob waits for a job's end, by the NIC's notify, and polls in case the notify is lost. It does not return the
+// job's own error: [JobStatus.Err] does. If the generation of the port's state changes, the status has ECANCELED.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -114,7 +114,7 @@ func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err
 	}
-	// Not cancelled by ctx: the job might run, and its id would be unknown.
+	// ctx does not cancel the submission: the job might run, and its id would be unknown.
 	id, err := c.SubmitJob(context.WithoutCancel(ctx), j)
 	if err != nil {
 		return JobStatus{}, err

@@ -134,8 +134,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop gets the number of a frame, and reports whether the frame is
-// lost, and whether it is duplicated.
+// link joins a client and a dispatcher. drop, if set, gets the number of a frame, from 1 in both directions together,
+// and reports whether the frame is lost, and whether it is duplicated.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher

@@ -54,7 +54,9 @@ type DirCounters struct {
 	GPUFileBytes uint64 // payload in GPU memory outside of registered buffers
 	HostBytes    uint64 // payload in host memory, BouncedBytes included
 	BouncedBytes uint64 // payload that went through host memory to or from a GPU
-	RetransBytes uint64 // of a flow counter: payload of retransmissions; also in DeviceBytes, GPUFileBytes or HostBytes
+	// payload of TCP retransmissions, in flow counters (0 in a port's totals); also in DeviceBytes, GPUFileBytes or
+	// HostBytes
+	RetransBytes uint64
 	Drops        uint64 // packets dropped by this port; not in the counters above
 	DroppedBytes uint64 // payload bytes of dropped packets
 }
@@ -85,7 +87,7 @@ type PortCounters struct {
 	Engine EngineCounters // 160
 }
 
-// EngineCounters counts the work of a port's copy engines.
+// EngineCounters counts the work of a port's copy engine, but not the bytes that JobReduce adds.
 type EngineCounters struct {
 	Jobs       uint64 // ended
 	Failed     uint64 // of Jobs: ended with an error

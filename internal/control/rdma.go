@@ -14,13 +14,13 @@ type RDMALimits struct {
 	MRs      uint32 // 4
 	Ranges   uint32 // 8: of guest memory, in all MRs together
 	CQs      uint32 // 12
-	Depth    uint32 // 16: of a QP's send and receive queues; a CQ may have more
+	Depth    uint32 // 16: work requests in a QP's send queue, and in its receive queue; a CQ may have more entries
 	QPs      uint32 // 20
 	SGEs     uint16 // 24: of a work request
-	Reads    uint16 // 26: of a QP, in progress in either direction
+	Reads    uint16 // 26: of a QP, in progress in each direction
 	MTU      uint16 // 28: the largest path MTU that fits the NIC's MTU; 0: none
 	Flags    uint16 // 30: RDMAOnDemand
-	Length   uint64 // 32: of a message
+	Length   uint64 // 32: bytes of a work request of PostSend
 	Regions  uint32 // 40: MRs on demand
 	Requests uint32 // 44: requests for pages in progress
 }
@@ -33,9 +33,9 @@ type MRKind uint8
 
 // Kinds of MRs.
 const (
-	MRBuffer   MRKind = 1 // a registered buffer of a GPU
+	MRBuffer   MRKind = 1 // a registered buffer of a GPU, or a part of one
 	MRGuest    MRKind = 2 // ranges of guest memory
-	MROnDemand MRKind = 3 // pages that the NIC requests
+	MROnDemand MRKind = 3 // pages that the NIC requests from the driver when it needs them (on demand)
 )
 
 // Bits of MR.Access. Reading by work requests of the port's own queue pairs needs none of them.
@@ -47,7 +47,7 @@ const (
 
 // MR is a memory region. Its addresses are in [VA, VA+Len).
 type MR struct {
-	Key    uint32    // offset 0: chosen by the NIC, not 0; local and remote key
+	Key    uint32    // offset 0: chosen by the NIC, not 0, and both local and remote key; 0 for AddMR
 	PD     uint32    // 4
 	Kind   MRKind    // 8
 	Access uint8     // 9
@@ -59,7 +59,7 @@ type MR struct {
 	Ranges []MRRange // 48, a count as u32 at 44: of MRGuest, the first ranges
 }
 
-// MRRange is a piece of guest memory.
+// MRRange is a contiguous range of guest memory, at an address that the NIC uses.
 type MRRange struct {
 	IOVA uint64
 	Len  uint64
@@ -99,7 +99,7 @@ func (m *MR) decode(data []byte) (int, error) {
 }
 
 // MRMore adds ranges to an MR of guest memory. The MR can be used when the lengths of its ranges add up to
-// Len.
+// MR.Len.
 type MRMore struct {
 	Key    uint32    // offset 0
 	Ranges []MRRange // 8, a count as u32 at 4
@@ -121,8 +121,8 @@ type QP struct {
 	PD      uint32 // offset 0
 	SendCQ  uint32 // 4
 	RecvCQ  uint32 // 8
-	MaxSend uint32 // 12: work requests that may be posted and not completed
-	MaxRecv uint32 // 16
+	MaxSend uint32 // 12: most work requests of PostSend that are not completed
+	MaxRecv uint32 // 16: most work requests of PostRecv that are not completed
 	_       uint32
 }
 
@@ -130,15 +130,15 @@ type QP struct {
 type QPPath struct {
 	QPN       uint32     // offset 0
 	RemoteQPN uint32     // 4: 24 bits
-	SendPSN   uint32     // 8: 24 bits, of the first packet
-	RecvPSN   uint32     // 12: 24 bits, of the first expected packet
-	Local     netip.Addr // 16: as in RoCEv2's packets
-	Remote    netip.Addr // 32; 56, bit 0: both are IPv6
+	SendPSN   uint32     // 8: 24 bits, of the first packet of this end's requests
+	RecvPSN   uint32     // 12: 24 bits, of the first packet expected of the peer's requests
+	Local     netip.Addr // 16: source of the packets that this end sends
+	Remote    netip.Addr // 32: the peer's; 56: 1 if Local and Remote are IPv6, else 0
 	MAC       [6]byte    // 48: destination of frames to Remote
-	MTU       uint16     // 54: payload of a packet: 256, 512, 1024, 2048 or 4096
+	MTU       uint16     // 54: most payload of a packet: 256, 512, 1024, 2048 or 4096
 	Timeout   uint8      // 57: the NIC waits 4.096 us * 2^Timeout for an answer; 1 to 31
-	Retries   uint8      // 58: retries without an answer, 0 to 7
-	RNR       uint8      // 59: retries, 0 to 6, while the peer is not ready; 7: no limit
+	Retries   uint8      // 58: retries after timeouts, 0 to 7
+	RNR       uint8      // 59: retries, 0 to 6, after the peer's RNR NAKs (it is not ready); 7: no limit
 	RNRTimer  uint8      // 60: the wait that this end's RNR NAKs ask for: the specification's code, 0 to 31
 	Reads     uint8      // 61: READs of this end in progress, at most
 	ReadDepth uint8      // 62: READs of the peer in progress, at most
@@ -187,17 +187,17 @@ const (
 	WRRead     WROp = 3
 	WRSend     WROp = 4
 	WRSendImm  WROp = 5
-	WRRecv     WROp = 6 // only in completions, and for receives
+	WRRecv     WROp = 6 // for PostRecv, and in the completions of its work requests
 )
 
-// Flags of work requests.
+// Flags of work requests of PostSend.
 const (
 	WRSignaled  = 1 // make a completion on success too; a failure makes one anyway
 	WRSolicited = 2
 	WRFence     = 4 // wait for the answers to earlier requests
 )
 
-// SGE is a piece of local memory.
+// SGE (scatter/gather element) is a range of local memory: Len bytes at VA of the MR with Key.
 type SGE struct {
 	VA  uint64
 	Len uint32
@@ -232,7 +232,7 @@ type wr struct {
 // WRLen is the length of a work request with n SGEs, in bytes.
 func WRLen(n int) int { return 32 + 16*n }
 
-// Post posts all its work requests, or none.
+// Post has work requests for a queue of a queue pair: the NIC posts all of them, or none.
 type Post struct {
 	QPN uint32 // offset 0
 	WRs []WR   // 8; 4: how many, u32
@@ -301,11 +301,11 @@ type WC struct {
 	Op     WROp     // 13
 	HasImm bool     // 14
 	_      uint8
-	Len    uint32 // 16: bytes received or read
+	Len    uint32 // 16: bytes received or read, on success; else 0
 	Imm    uint32 // 20
 }
 
-// Poll removes at most Max completions from a CQ and returns them.
+// Poll asks for completions of a CQ, at most Max and at most MaxWCs. The NIC removes them from the CQ.
 type Poll struct {
 	CQ  uint32
 	Max uint32
@@ -347,15 +347,15 @@ const (
 
 // QPStatus is the status of a queue pair.
 type QPStatus struct {
-	QPN     uint32 // offset 0
-	State   QPState
-	Cause   WCStatus // 5: the first error; one in a request of the peer is WCRemote...
-	Reads   uint16   // 6: READs in progress
-	Sends   uint32   // 8: work requests in progress
-	Recvs   uint32   // 12: posted receives
-	SendPSN uint32   // 16: of the next new packet
-	Unacked uint32   // 20: of the oldest packet without an acknowledgement
-	RecvPSN uint32   // 24: expected
+	QPN     uint32   // offset 0
+	State   QPState  // 4
+	Cause   WCStatus // 5: in QPError, the first error (in a request of the peer: WCRemote...); else WCSuccess
+	Reads   uint16   // 6: requests of READs in progress; a long READ takes several
+	Sends   uint32   // 8: work requests of PostSend that are not completed
+	Recvs   uint32   // 12: work requests of PostRecv that are not completed
+	SendPSN uint32   // 16: of the next new packet of this end's requests
+	Unacked uint32   // 20: of the oldest packet without an acknowledgement; SendPSN: there is none
+	RecvPSN uint32   // 24: of the next packet expected of the peer's requests
 	_       uint32
 	Out, In RDMACounts // 32, 160
 }
@@ -364,9 +364,9 @@ type QPStatus struct {
 // requests and their answers; In counts the peer's requests and this port's answers. Each payload counter
 // stands for one kind of this port's memory.
 type RDMACounts struct {
-	Requests     uint64 // packets of requests: sent (Out), executed (In)
+	Requests     uint64 // packets of requests: sent, retransmissions included (Out), executed (In)
 	Responses    uint64 // packets of answers: received (Out), sent (In)
-	Messages     uint64 // completed; In: READs when they are accepted
+	Messages     uint64 // completed messages; In: READs when they are accepted
 	DeviceBytes  uint64 // payload in registered GPU buffers, or in private pages of a GPU
 	GPUFileBytes uint64 // payload elsewhere in GPU memory
 	HostBytes    uint64 // payload in host memory, BouncedBytes included
@@ -376,12 +376,12 @@ type RDMACounts struct {
 	Sequence     uint64 // NAKs for missing packets: received (Out), sent (In)
 	NotReady     uint64 // RNR NAKs: received (Out), sent (In)
 	Errors       uint64 // NAKs for errors: received (Out), sent (In)
-	Timeouts     uint64 // Out: requests without an answer in time
-	Discarded    uint64 // packets dropped: unexpected, out of order, or as their memory is missing
+	Timeouts     uint64 // Out: waits for an answer that timed out
+	Discarded    uint64 // received packets dropped: unexpected, out of order, or as memory for them is missing
 	_            [2]uint64
 }
 
-// RDMAPortCounts has the totals of a port.
+// RDMAPortCounts has the totals of a port. Device reset clears Out and In only.
 type RDMAPortCounts struct {
 	Out, In   RDMACounts
 	ICRC      uint64 // packets with a wrong ICRC
@@ -390,8 +390,8 @@ type RDMAPortCounts struct {
 	_         uint64
 }
 
-// Mailbox is the page of a GPU's memory to which the GPU's driver reports invalidations (package
-// internal/mailbox), for MRs on demand.
+// Mailbox is the page of a GPU's memory to which the GPU's driver writes invalidations: pages of MRs on demand that the
+// NIC must not use any more (package internal/mailbox).
 type Mailbox struct {
 	GPU uint16 // offset 0
 	_   [3]uint16
@@ -399,14 +399,14 @@ type Mailbox struct {
 }
 
 // PageRequest asks the driver for pages of an MR on demand, by the notify RDMAPages, which the NIC repeats
-// until the driver sends a PageAnswer or the request times out.
+// until the driver sends a PageAnswer, the request times out or the MR is deleted.
 type PageRequest struct {
 	ID     uint32 // offset 0: not 0
 	Key    uint32 // 4: the MR's
 	Region uint32 // 8: the region's number in its driver
 	Count  uint16 // 12: pages
 	Write  bool   // 14: the NIC will write to them
-	InRAM  bool   // 15: the NIC cannot use private pages
+	InRAM  bool   // 15: the NIC cannot use private pages of the GPU: the driver must move them to RAM
 	First  uint64 // 16: first page, from the start of the region
 }
 
@@ -415,7 +415,7 @@ func (r PageRequest) number() uint32 { return r.ID }
 // MaxPages is the maximum number of pages in a PageRequest.
 const MaxPages = 64
 
-// PageAnswer answers a PageRequest with an entry for each page, in the format of VNICGPU_FAULT
+// PageAnswer answers a PageRequest with an errno, or with an entry for each page, in the format of VNICGPU_FAULT
 // (guest-images/vnicgpu/vnicgpu.h).
 type PageAnswer struct {
 	ID         uint32   // offset 0
@@ -444,20 +444,20 @@ func (a *PageAnswer) decode(data []byte) (int, error) {
 
 // PageCounts are the counters of an MR on demand.
 type PageCounts struct {
-	Requests      uint64 // for pages
-	Answers       uint64
-	Stale         uint64 // outdated by an invalidation
-	MapsHost      uint64 // pages mapped in RAM
-	MapsGPU       uint64 // pages mapped in a GPU
-	Refused       uint64 // pages that were not available
+	Requests      uint64 // requests for pages, without repeats
+	Answers       uint64 // to Requests
+	Stale         uint64 // pages in Answers, outdated by an invalidation
+	MapsHost      uint64 // pages that the NIC learned from Answers, in RAM
+	MapsGPU       uint64 // pages that the NIC learned from Answers, in a GPU
+	Refused       uint64 // pages that were not available, or whose request timed out
 	Invalidations uint64
-	Invalidated   uint64 // pages
-	Parked        uint64 // packets that waited in the NIC for a page
-	ParkedBytes   uint64
-	NotReady      uint64 // packets refused with an RNR NAK, or dropped, because no more could wait
+	Invalidated   uint64 // learned pages that the NIC lost again, by Invalidations or at the end of the region
+	Parked        uint64 // packets kept in the NIC until a page comes, or behind such a packet
+	ParkedBytes   uint64 // payload of Parked
+	NotReady      uint64 // packets that could not be kept so: refused with an RNR NAK, or dropped
 	GPUBytes      uint64 // payload in private pages
 	HostBytes     uint64 // payload in RAM
-	Quarantined   uint64 // 1: the MR is quarantined: no payload moves
+	Quarantined   uint64 // 1: no payload moves any more, as an invalidation failed; else 0
 	_             [2]uint64
 }
 

@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// find waits until the interfaces exist, at most limits.Interface, and returns them in the order of Config.
+// find waits for a link for each of c.Interfaces, at most limits.Interface times limits.Slow, and returns the links
+// in the order of c.Interfaces. After that time the error is ENODEV.
 func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 	var links, found []netlink.Link
 	var missing string
@@ -40,7 +41,8 @@ func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 		"its driver is not in the kernel, or its probe has failed: %w", missing, strings.Join(names, ", "), unix.ENODEV)
 }
 
-// sort puts links in the order of Config, or returns the MAC address of one that is missing.
+// sort returns the links with the MAC addresses of c.Interfaces, in that order, or the first MAC address without a
+// link.
 func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing string) {
 	byMAC := map[string]netlink.Link{}
 	for _, l := range links {
@@ -56,7 +58,8 @@ func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing strin
 	return found, ""
 }
 
-// up sets an interface's MTU and addresses and brings it up.
+// up sets the link's MTU (0: unchanged), brings the link up, and adds the addresses. It skips IPv6 addresses if the
+// kernel has no IPv6, or IPv6 is disabled.
 func (i *Interface) up(l netlink.Link) error {
 	withoutDAD(l.Attrs().Name)
 	_, err := rtnl.BringUp(l, i.MTU, i.Addrs, func(p netip.Prefix, err error) bool {
@@ -65,13 +68,14 @@ func (i *Interface) up(l netlink.Link) error {
 	return err
 }
 
-// withoutDAD makes a link-local address usable at once (Linux Documentation/networking/ip-sysctl.rst,
-// accept_dad).
+// withoutDAD disables duplicate address detection at an interface, so that the link-local address of the kernel is
+// usable at once (Linux Documentation/networking/ip-sysctl.rst, accept_dad). It ignores errors.
 func withoutDAD(name string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0)
 }
 
-// without6 reports whether err means that the kernel has no IPv6, or that IPv6 is disabled.
+// without6 reports whether err is about an IPv6 address (is6) and means that the kernel has no IPv6, or that IPv6 is
+// disabled.
 func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
@@ -104,7 +108,8 @@ func (i *Interface) reaches(gw netip.Addr) bool {
 
 var pciName = regexp.MustCompile(`[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
 
-// pciAddress returns the PCI device of an interface; the last address in the path is the nearest one.
+// pciAddress returns the address of the PCI device nearest to an interface, the last one in the path of its device
+// in sysfs; "": none.
 func pciAddress(root, name string) string {
 	path, err := filepath.EvalSymlinks(filepath.Join(root, "sys/class/net", name, "device"))
 	if err != nil {
@@ -117,7 +122,7 @@ func pciAddress(root, name string) string {
 	return all[len(all)-1]
 }
 
-// leave unbinds an interface's device from the kernel's driver.
+// leave unbinds an interface's PCI device from its driver in the kernel; ENODEV: it has no PCI device.
 func leave(root string, f Found) error {
 	if f.PCI == "" {
 		return fmt.Errorf("no PCI device: %w", unix.ENODEV)

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// DevmemHost is added to the last byte of a guest's address to get the address of its devmem programs. Guest
-// i has the address that ends in i+1. A lab file can give other addresses and names.
+// DevmemHost is the difference between the last bytes of two default addresses of a guest: of its kernel, and of its
+// devmem programs. The kernel of guest i, from 0 on, has the address that ends in i+1. A lab file can give other
+// addresses, and further names.
 const DevmemHost = 100
 
-// GuestName and a number are a guest's name.
+// GuestName, followed by the number of a guest from 0 on, is the guest's name (HostName).
 const GuestName = "guest"
 
-// HostName returns the name of guest i.
+// HostName returns the name of guest i, from 0 on: "guest0". A lab file can add another one.
 func HostName(i int) string { return fmt.Sprint(GuestName, i) }
 
-// DevmemNameOf returns DevmemName of the guest whose HostName is host; false: there is none.
+// DevmemNameOf returns DevmemName of the guest whose HostName is host; false: host is not a result of HostName.
 func DevmemNameOf(host string) (string, bool) {
 	i, err := strconv.Atoi(strings.TrimPrefix(host, GuestName))
 	if err != nil || host != HostName(i) {
@@ -25,5 +26,5 @@ func DevmemNameOf(host string) (string, bool) {
 	return DevmemName(i), true
 }
 
-// DevmemName returns the name of the address of guest i's devmem programs.
+// DevmemName returns the name of the address that guest i's devmem programs have on the first of their NICs.
 func DevmemName(i int) string { return HostName(i) + "-devmem" }

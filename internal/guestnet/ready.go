@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// ready waits until the links of the interfaces without Leave are up and their addresses can be used. After
-// patience it describes what is missing; "" = nothing.
+// ready waits until the links of the interfaces without Leave are up and their addresses can be used; at a link
+// without any IPv6 address it waits for the IPv4 ones. After patience it describes what is missing; "": nothing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	good, err := until(ctx, patience, func() (ok bool, err error) {
 		missing, err = c.missing(links)
@@ -29,8 +29,9 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 	return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
 }
 
-// until calls f now, after changes of links and addresses, and again after ErrDumpInterrupted, until f returns
-// true or another error. It returns false after limit.
+// until calls f now, after changes of links and addresses, and at once after ErrDumpInterrupted, until f returns true
+// or another error, which until returns. It returns false without an error after limit, and an error if ctx ends or
+// changes cannot be watched.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
 	changes, stop, err := rtnl.Watch()
 	if err != nil {
@@ -84,8 +85,8 @@ func (c *Config) missing(links []netlink.Link) (string, error) {
 	return strings.Join(lacks, ", "), nil
 }
 
-// lacks describes what one interface lacks. A link without carrier detection is in state unknown (Linux
-// Documentation/networking/operstates.rst).
+// lacks describes what one interface lacks. A link whose driver does not report a state is in state unknown, and may
+// be usable (Linux Documentation/networking/operstates.rst).
 func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
 	if s := l.Attrs().OperState; s != netlink.OperUp && s != netlink.OperUnknown || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 		what = append(what, fmt.Sprintf("the link is %v", s))
@@ -120,8 +121,8 @@ func (i *Interface) lacks(l netlink.Link) (what []string, err error) {
 	return what, nil
 }
 
-// makesLinkLocal reports whether the kernel gives an interface a link-local address when its link
-// is up.
+// makesLinkLocal reports whether addr_gen_mode of an interface lets the kernel make a link-local address; false also
+// if it cannot be read, as without IPv6.
 func makesLinkLocal(name string) bool {
 	b, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "addr_gen_mode"))
 	return err == nil && strings.TrimSpace(string(b)) != "1" // IN6_ADDR_GEN_MODE_NONE

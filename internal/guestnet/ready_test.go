@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cable makes a veth pair: ours has a link when peers is up.
+// cable makes a veth pair, whose ends have carrier while both are up. It skips the test if it must not make one.
 func cable(t *testing.T) (ours, peers netlink.Link) {
 	t.Helper()
 	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
@@ -65,12 +65,12 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	if err != nil || l.Attrs().OperState != netlink.OperUp {
 		t.Errorf("%v, %v", l.Attrs().OperState, err)
 	}
-	for range events { // until stop has ended them
+	for range events { // stop has closed the channel
 	}
 	goleak.VerifyNone(t, ignore)
 }
 
-// ready waits for a tentative address, which cannot be bound yet.
+// ready reports a tentative address as missing after its patience, and else waits until the address can be bound.
 func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	alone(t)
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {

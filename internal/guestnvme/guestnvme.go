@@ -5,11 +5,11 @@
 // A target (Serve, Stop) exports block devices of its guest, without the page cache. nvmet refuses a
 // read-only disk (EACCES), because it opens block devices for writing.
 //
-// An initiator (Connect, Disconnect) tests a target: Digest and Compare read ranges, Write writes a pattern
-// that the host can generate too.
+// An initiator (Connect, Disconnect) tests a target: Digest and Compare read ranges of its block devices, Write
+// writes a pattern that the host can generate too (gpumem.FillAt).
 //
 // A system call that waits for a peer cannot be interrupted: an operation whose context ends returns, and its
-// system call goes on until the kernel gives up.
+// system call goes on until it succeeds or the kernel gives up.
 package guestnvme
 
 import (
@@ -23,10 +23,10 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// TargetModules are the kernel modules of a target.
+// TargetModules are the kernel modules that a target on virtio disks needs, unless they are built in.
 var TargetModules = []string{"virtio_blk", "configfs", "nvmet", "nvmet_tcp"}
 
-// InitiatorModules are the kernel modules of an initiator.
+// InitiatorModules are the kernel modules that an initiator needs, unless they are built in.
 var InitiatorModules = []string{"nvme_fabrics", "nvme_tcp"}
 
 var (
@@ -41,8 +41,8 @@ var (
 // Target is an NVMe subsystem and the addresses at which it listens.
 type Target struct {
 	NQN   string           `json:"nqn"`   // NVM Express Base Specification 2.0, 4.5: "nqn.", at most 223 bytes
-	Addrs []netip.AddrPort `json:"addrs"` // IPv4, or IPv6 without a zone
-	// Disks are the namespaces' block devices, from namespace 1 on: serial numbers, or paths "/dev/..."
+	Addrs []netip.AddrPort `json:"addrs"` // 1 to 16: IPv4, or IPv6 without a zone; no port 0
+	// Disks are the namespaces' block devices, from namespace 1 on, 1 to 64: serial numbers, or paths "/dev/..."
 	Disks []string `json:"disks"`
 }
 
@@ -50,8 +50,8 @@ type Target struct {
 const Port = 4420
 
 // Serve makes a guest serve a target, and returns when its addresses listen. It succeeds if the guest already
-// serves an equal target, and fails with EBUSY if it serves a different one. If ctx ends first, the guest may
-// serve the target: Stop ends it. The guest's errors are *agent.RemoteError.
+// serves an equal target, and fails if it serves a different one. If ctx ends first, the guest may serve the
+// target: Stop ends it. The error is EINVAL for an invalid target, and an *agent.RemoteError if the guest failed.
 func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	if err := t.check(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func Serve(ctx context.Context, c *agent.Client, t Target) error {
 	return opServe.Do(ctx, c, t)
 }
 
-// Stop ends the target that Serve has started; without one it does nothing.
+// Stop ends the guest's target that Serve has started; without one it does nothing.
 func Stop(ctx context.Context, c *agent.Client) error { return opStop.Do(ctx, c, agent.None{}) }
 
 // Connection has an initiator's options for its connection to a subsystem.
@@ -68,7 +68,7 @@ type Connection struct {
 	NQN     string         `json:"nqn"`
 	HostNQN string         `json:"hostnqn"`          // name of the initiator; "" = DefaultHostNQN
 	NSIDs   []uint32       `json:"nsids,omitempty"`  // namespaces for which Connect waits; none: 1
-	Queues  int            `json:"queues,omitempty"` // I/O queues; 0: one for each CPU
+	Queues  int            `json:"queues,omitempty"` // most I/O queues; 0: one for each CPU
 	// LossSeconds is for how long the kernel tries to reconnect to a lost target; 0: 30
 	LossSeconds int `json:"loss_seconds,omitempty"`
 }
@@ -90,7 +90,8 @@ type Namespace struct {
 	BlockSize uint32 `json:"block_size"` // in bytes
 }
 
-// Connect makes a guest's kernel connect to a subsystem, and waits for its namespaces.
+// Connect makes a guest's kernel connect to a subsystem, and waits for the namespaces NSIDs. If this takes longer than
+// limits.Disk times limits.Slow, the guest deletes the controller, and Connect fails.
 func Connect(ctx context.Context, c *agent.Client, conn Connection) (Controller, error) {
 	if err := conn.check(); err != nil {
 		return Controller{}, err
@@ -116,7 +117,7 @@ type Range struct {
 	Device string `json:"device"`
 	Off    uint64 `json:"off"` // in bytes, a multiple of the block size, like Len
 	Len    uint64 `json:"len"`
-	// Chunk is the number of bytes per system call, a multiple of the block size, 16 MiB at most; 0: 1 MiB.
+	// Chunk is the most bytes per system call, a multiple of the block size, 16 MiB at most; 0: 1 MiB.
 	Chunk int `json:"chunk,omitempty"`
 	// Buffered uses the guest's page cache, instead of O_DIRECT.
 	Buffered bool `json:"buffered,omitempty"`
@@ -124,7 +125,7 @@ type Range struct {
 
 type transfer struct {
 	Range
-	Seed *uint64 `json:"seed,omitempty"` // of the pattern; nil: opRead returns the digest
+	Seed *uint64 `json:"seed,omitempty"` // of the pattern; nil: opRead returns the digest, opWrite fails
 }
 
 type readResult struct {
@@ -144,8 +145,8 @@ func Digest(ctx context.Context, c *agent.Client, r Range) (sum [sha256.Size]byt
 	return [sha256.Size]byte(got.SHA256), nil
 }
 
-// Compare reads a range up to the first byte that differs from the pattern of seed, which begins at the
-// device's first byte (gpumem.FillAt). It returns the number of bytes before that one.
+// Compare reads a range and compares it with the pattern of seed, which begins at the device's first byte
+// (gpumem.FillAt). It returns the number of bytes before the first one that differs; r.Len: none differs.
 func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same uint64, err error) {
 	got, err := opRead.Call(ctx, c, transfer{r, &seed})
 	if err == nil && got.Match > r.Len {
@@ -154,16 +155,18 @@ func Compare(ctx context.Context, c *agent.Client, r Range, seed uint64) (same u
 	return got.Match, err
 }
 
-// Write writes the pattern of seed, which begins at the device's first byte (gpumem.FillAt), and flushes it.
+// Write fills a range with the pattern of seed, which begins at the device's first byte (gpumem.FillAt), and
+// flushes the device (fsync(2)).
 func Write(ctx context.Context, c *agent.Client, r Range, seed uint64) error {
 	return opWrite.Do(ctx, c, transfer{r, &seed})
 }
 
-// maxNQN is the maximum length of a name (NVM Express Base Specification 2.0, 4.5).
+// maxNQN is the maximum length of an NQN, in bytes (NVM Express Base Specification 2.0, 4.5).
 const maxNQN = 223
 
-// checkNQN returns an error for an NQN that is invalid, not ASCII, or would not do as a directory's name or in
-// a comma-separated list.
+// checkNQN returns an error for an NQN without the prefix "nqn.", longer than maxNQN, with characters other than
+// printable ASCII, or with a space, a slash or a comma: it becomes a directory's name and part of a comma-separated
+// list.
 func checkNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, "nqn.") || len(nqn) > maxNQN || strings.ContainsFunc(nqn, func(r rune) bool {
 		return r <= ' ' || r > '~' || r == '/' || r == ','
@@ -223,7 +226,7 @@ func (c *Connection) check() error {
 }
 
 func (c *Connection) nsids() []uint32 {
-	if len(c.NSIDs) == 0 { // JSON does not tell an empty list from nil
+	if len(c.NSIDs) == 0 { // omitempty leaves out an empty list, as it does nil
 		return []uint32{1}
 	}
 	return c.NSIDs

@@ -146,7 +146,7 @@ func TestRangeIsChecked(t *testing.T) {
 	}
 }
 
-// A result of the kernel that comes after the call's end is undone.
+// within passes a result that comes after the end of its context to the function late.
 func TestCallThatIsLate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	kernel, late := make(chan struct{}), make(chan string)

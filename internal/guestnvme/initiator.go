@@ -24,8 +24,8 @@ const (
 	controllers = "/sys/class/nvme"
 )
 
-// options returns the line of options for fabrics (drivers/nvme/host/fabrics.c, opt_tokens). The keep-alive
-// time-out is long for initiators on emulated CPUs.
+// options returns the line of options that create writes to /dev/nvme-fabrics (drivers/nvme/host/fabrics.c,
+// opt_tokens). The keep-alive time-out is long for initiators on emulated CPUs.
 func (c *Connection) options() string {
 	host, loss := cmp.Or(c.HostNQN, DefaultHostNQN), cmp.Or(c.LossSeconds, 30)
 	s := fmt.Sprintf("transport=tcp,traddr=%v,trsvcid=%d,nqn=%s,hostnqn=%s,hostid=%s,keep_alive_tmo=30,"+
@@ -66,7 +66,7 @@ func connect(ctx context.Context, c Connection) (r Controller, err error) {
 	return r, nil
 }
 
-// poll calls f every 10 ms until it returns true or ctx ends.
+// poll calls f at once, and then every 10 ms until f returns true. If ctx ends first, it returns the error of ctx.
 func poll(ctx context.Context, f func() bool) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -119,7 +119,7 @@ func remove(name string) error {
 	return err
 }
 
-// removeSoon is remove with a time limit.
+// removeSoon is remove, but returns after limits.Initiator times limits.Slow at the latest; then the deletion goes on.
 func removeSoon(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Initiator.Here())
 	defer cancel()
@@ -128,13 +128,14 @@ func removeSoon(name string) error {
 }
 
 var (
-	plain = regexp.MustCompile(`^[a-z0-9]+$`) // the name of a device
+	plain = regexp.MustCompile(`^[a-z0-9]+$`) // matches the name of a controller or of a block device
 	// pathName matches a namespace below a controller: nvme0n1, or with multipath nvme0c1n1, whose block device
 	// is nvme0n1.
 	pathName = regexp.MustCompile(`^(nvme[0-9]+)(c[0-9]+)?(n[0-9]+)$`)
 )
 
-// find fills in n from the controller's namespace n.NSID; false: it is not ready.
+// find sets n's other fields from the namespace n.NSID of a controller; false: the namespace does not exist yet, or
+// its size, block size or file in /dev is missing.
 func (n *Namespace) find(controller string) bool {
 	entries, _ := os.ReadDir(filepath.Join(controllers, controller))
 	for _, e := range entries {
@@ -156,7 +157,7 @@ func sizes(device string) (size uint64, block uint32) {
 	return 512 * number(filepath.Join(dir, "size")), uint32(number(filepath.Join(dir, "queue/logical_block_size")))
 }
 
-// number reads a number from a file; 0: there is none.
+// number reads a number from a file; 0: the file cannot be read, or has no number.
 func number(path string) uint64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -166,8 +167,8 @@ func number(path string) uint64 {
 	return v
 }
 
-// within runs f, which may wait in the kernel for any time. If ctx ends first, within returns and f goes on;
-// if f then succeeds, late, unless nil, gets its result.
+// within runs f, which may wait in the kernel for any time. If ctx ends first, within returns its error and
+// f goes on; if f then succeeds, late, unless nil, gets its result.
 func within[V any](ctx context.Context, f func() (V, error), late func(V)) (V, error) {
 	type result struct {
 		v   V

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// Ops registers the operations.
+// Ops registers the guest's operations with package agent.
 func Ops() {
 	s := new(server)
 	opServe.Serve(s.serve)
@@ -33,7 +33,7 @@ const (
 	maxChunk     = 16 << 20
 )
 
-// open opens the range's device, checks the range, and allocates a buffer for a chunk.
+// open checks the range, opens its device, and maps a buffer of Chunk bytes. The caller closes f and unmaps buf.
 func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	if !plain.MatchString(r.Device) {
 		return nil, nil, fmt.Errorf("device %q: %w", r.Device, unix.EINVAL)
@@ -58,7 +58,8 @@ func (r *Range) open(flags int) (f *os.File, buf []byte, err error) {
 	return f, buf, nil
 }
 
-// check sets a default Chunk, and returns an error for a range that does not fit the device or its blocks.
+// check sets Chunk to its default if it is 0. It returns EINVAL if Chunk is out of bounds, if Chunk, Off or Len is no
+// multiple of block, or if the range ends beyond size.
 func (r *Range) check(size uint64, block uint32) error {
 	if r.Chunk == 0 {
 		r.Chunk = defaultChunk
@@ -91,7 +92,7 @@ func (r *Range) each(ctx context.Context, buf []byte, f func(b []byte, off uint6
 
 var errDiffers = errors.New("differs")
 
-// read reads the range for its digest, or compares it with the pattern.
+// read returns the range's digest if Seed is nil, else how many of its first bytes have the pattern.
 func (t *transfer) read(ctx context.Context) (r readResult, err error) {
 	f, buf, err := t.open(os.O_RDONLY)
 	if err != nil {

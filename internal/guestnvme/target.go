@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Linux drivers/nvme/target/configfs.c
+// The kernel's NVMe target is configured by files (Linux drivers/nvme/target/configfs.c).
 const (
 	configfs = "/sys/kernel/config"
 	nvmet    = configfs + "/nvmet"
@@ -30,11 +30,11 @@ type steps struct{ undo.Stack }
 // server holds the state of the guest's target.
 type server struct {
 	mu   sync.Mutex
-	now  *Target // under mu; nil: none
-	undo steps   // under mu; they end the target
+	now  *Target // under mu: the served target; nil: none
+	undo steps   // under mu: the steps that end the served target
 }
 
-// serve configures the target, unless it is served already; it refuses a second one.
+// serve configures the target, unless an equal one is served already; EBUSY: a different one is served.
 func (s *server) serve(ctx context.Context, t Target) (none agent.None, err error) {
 	if err := t.check(); err != nil {
 		return none, err
@@ -63,7 +63,8 @@ func (s *server) stop(context.Context, agent.None) (none agent.None, err error) 
 	return none, err
 }
 
-// configure makes the subsystem and its ports. It returns the steps that remove them, also with an error.
+// configure makes the subsystem, its namespaces and its ports. Also with an error it returns the steps that remove the
+// parts that it has made.
 func (t *Target) configure(ctx context.Context) (u steps, err error) {
 	if err := mountConfigfs(); err != nil {
 		return u, err
@@ -150,7 +151,7 @@ func (u *steps) port(dir string, a netip.AddrPort, subsystem string) error {
 	return nil
 }
 
-// set writes an attribute by one system call.
+// set writes a value to the file name in dir, by one write(2).
 func set(dir, name, value string) error {
 	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY, 0)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package guestroot replaces a guest's root file system by images on read-only disks: the first image is the
-// root, the others are layered over it, or mounted at directories below it. A layer in the guest's memory takes
-// all writes to them, so guests can share the images. The package has both ends: Ops registers the operation
-// with package agent, and the host calls it by Mount.
+// root, the others are layered over it, or mounted at directories below it. At the root and at each of these
+// directories a layer in the guest's memory takes the writes, so guests can share the images. The package has
+// both ends: Ops registers the operation with package agent, and the host calls it by Mount.
 //
 // The package is not API (README, Stability).
 package guestroot
@@ -23,13 +23,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Modules are the kernel modules that a guest needs, unless they are built in.
+// Modules are the kernel modules that a guest needs for Mount, unless they are built in.
 var Modules = []string{"virtio_blk", "squashfs", "overlay"}
 
 // Dir is the directory at which Mount assembles the new root.
 const Dir = "/newroot"
 
-// ModprobeName is the name of the applet that the kernel starts to load modules: it runs the new root's
+// ModprobeName is the name of the applet that the kernel starts after Mount to load modules: it runs the new root's
 // modprobe.
 const ModprobeName = "vnic-modprobe"
 
@@ -51,7 +51,7 @@ func Ops() {
 	agent.RegisterApplet(ModprobeName, modprobe)
 }
 
-// Mount makes a guest mount images as its root. Call it once.
+// Mount makes a guest mount images as its root; At of the first one must be "". Call it once.
 func Mount(ctx context.Context, c *agent.Client, images []Image) error {
 	return mountRoot.Do(ctx, c, images)
 }
@@ -60,7 +60,7 @@ func mountAll(ctx context.Context, images []Image) error {
 	if len(images) == 0 || images[0].At != "" {
 		return errors.New("the first image has to be the root")
 	}
-	lower := map[string][]string{} // image directories for each place, the last image first
+	lower := map[string][]string{} // by At: the directories at which the images are mounted, the last image first
 	var places []string
 	for i, im := range images {
 		disk, err := WaitDisk(ctx, im.Serial)
@@ -106,7 +106,8 @@ func mountAll(ctx context.Context, images []Image) error {
 	return switchRoot()
 }
 
-// layer mounts images at the directory to, below a writable layer of memory.
+// layer mounts an overlay at the directory to: the directories lower, the topmost first, below a writable layer in a
+// tmpfs, which it mounts at upper.
 func layer(lower []string, upper, to string) error {
 	if err := MountAt("tmpfs", upper, "tmpfs", 0, "size=75%"); err != nil {
 		return err
@@ -120,7 +121,7 @@ func layer(lower []string, upper, to string) error {
 		strings.Join(lower, ":"), upper, upper))
 }
 
-// MountAt makes the directory to and mounts a file system of this kind there.
+// MountAt calls mount(2), with kind as filesystemtype, for the directory to, which it makes if missing.
 func MountAt(source, to, kind string, flags uintptr, options string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -131,7 +132,8 @@ func MountAt(source, to, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// WaitDisk waits for the disk with this serial number, up to limits.Disk, and returns its device.
+// WaitDisk waits for the disk with this serial number, and returns the path of its device. The error is ENODEV after
+// limits.Disk times limits.Slow, or if ctx ends first.
 func WaitDisk(ctx context.Context, serial string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Disk.Here())
 	defer cancel()
@@ -158,9 +160,9 @@ func WaitDisk(ctx context.Context, serial string) (string, error) {
 	}
 }
 
-// switchRoot makes Dir the root of this process and of its later children, as switch_root(8) does. Dir
-// becomes the root of the mount namespace: after chroot(2) alone, Linux forbids user namespaces
-// (kernel/user_namespace.c, create_user_ns).
+// switchRoot makes Dir the root of this process and of its later children, as switch_root(8) does, but deletes
+// no files of the old root. Dir becomes the root of the mount namespace: after chroot(2) alone, Linux forbids
+// user namespaces (kernel/user_namespace.c, create_user_ns).
 func switchRoot() error {
 	if err := unix.Chdir(Dir); err != nil {
 		return &os.PathError{Op: "chdir", Path: Dir, Err: err}
@@ -174,7 +176,7 @@ func switchRoot() error {
 	return unix.Chdir("/")
 }
 
-// modprobe is the main function of the applet. The kernel starts it in the guest's first root, below the
+// modprobe is the main function of the applet ModprobeName. The kernel starts it in the guest's first root, below the
 // mount of the new one, to which only the path "/.." leads (fs/namei.c, handle_dots).
 func modprobe(args []string) int {
 	const program = "/usr/sbin/modprobe"

@@ -1,11 +1,12 @@
 // Package guesttools makes programs of Debian packages available in a guest, with their libraries, beside the
 // guest's own programs, which may have another libc. It has both ends: Ops registers the operation and the
-// applet with package agent in the guest, and the host calls Mount.
+// applet with package agent in the guest, and the host calls Mount. A guest that no host calls mounts the
+// packages itself (MountAlone).
 //
-// The packages are in a squashfs image on a disk, or in a file. Their programs run in a chroot (Root), in
-// which /usr is the image's /usr over the guest's, and the other directories are bind mounts of the guest's,
-// or of the image's where the guest has none. BinDir has a script for each program, by which the applet runs
-// the program in Root.
+// The packages are in a squashfs image on a disk of the guest, or in a file of the guest. Their programs run in
+// a chroot (Root). There /usr is the image's /usr over the guest's; /bin, /sbin, /lib and /lib64 are links into
+// /usr; the other directories, except for /vnic, are bind mounts of the guest's, or of the image's where the
+// guest has none. BinDir has a script for each of Config.Programs, by which the applet runs the program in Root.
 //
 // The package is not API (README, Stability).
 package guesttools
@@ -37,16 +38,16 @@ var (
 
 const dir = "/vnic/tools"
 
-// Directories in the guest.
+// BinDir is the directory of the scripts, Root the root directory of the programs, both in the guest.
 const (
 	BinDir = dir + "/bin"
 	Root   = dir + "/root"
 )
 
-// ConfigPath is the file with the Config of a guest without a results channel.
+// ConfigPath is the file in the guest with the Config for MountAlone.
 const ConfigPath = "/vnic/tools.json"
 
-// AppletName is the name of the applet that runs BinDir's scripts.
+// AppletName is the name of the applet that is the interpreter of BinDir's scripts.
 const AppletName = "vnic-tool"
 
 // Config has the images and programs of a guest.
@@ -59,7 +60,8 @@ type Config struct {
 type Image struct {
 	Serial string `json:"serial,omitempty"` // serial number of the disk
 	File   string `json:"file,omitempty"`
-	// At is the directory of the image below Root, as "/ks"; "" for the first image, which has the packages.
+	// At is the directory of the image below Root, as "/ks"; "" for the first image, which has the
+	// packages.
 	At string `json:"at"`
 }
 
@@ -80,8 +82,8 @@ func Ops() {
 // Mount makes a guest mount images and fill BinDir. Call it once.
 func Mount(ctx context.Context, a *agent.Client, c Config) error { return mountTools.Do(ctx, a, c) }
 
-// MountAlone is Mount for the guest in which it runs, with the Config in ConfigPath; without this file it
-// does nothing.
+// MountAlone is Mount without a host: it mounts in the guest of this process, with the Config in ConfigPath (JSON).
+// Without this file it does nothing.
 func MountAlone() error {
 	b, err := os.ReadFile(ConfigPath)
 	if errors.Is(err, os.ErrNotExist) {
@@ -126,7 +128,7 @@ func mount(ctx context.Context, c Config) error {
 			return err
 		}
 	}
-	// Later mounts in the guest's directories also appear below Root.
+	// Later mounts in the directories that bindAll binds also appear below Root.
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return &os.PathError{Op: "mount --make-rshared", Path: "/", Err: err}
 	}
@@ -139,7 +141,7 @@ func mount(ctx context.Context, c Config) error {
 	if err := bindAll("/", Root); err != nil {
 		return err
 	}
-	if err := bindAll(images[0], Root); err != nil { // directories that the guest lacks
+	if err := bindAll(images[0], Root); err != nil { // directories and links that the guest lacks
 		return err
 	}
 	for i, im := range c.Images[1:] {
@@ -158,8 +160,8 @@ func bind(from, to string) error {
 // directory.
 var usr = []string{"bin", "sbin", "lib", "lib64"}
 
-// system mounts Root's /usr, in which the packages' files hide the guest's, and /etc, and copies into the guest's /etc
-// and /var the packages' files that they lack.
+// system mounts Root's /usr, in which the packages' files hide the guest's, and the guest's /etc, and links the
+// directories of usr into Root. It copies the packages' files that the guest's /etc and /var lack into these.
 func system(image string) error {
 	if err := overlay(filepath.Join(Root, "usr"), filepath.Join(image, "usr"), "/usr"); err != nil {
 		return err
@@ -181,12 +183,12 @@ func system(image string) error {
 			return err
 		}
 	}
-	// The guest's ld.so.cache lists the guest's libraries: hide it.
+	// The guest's ld.so.cache lists the guest's libraries: an empty file hides it in Root.
 	etc := filepath.Join(Root, "etc")
 	if err := bind("/etc", etc); err != nil {
 		return err
 	}
-	if err := unix.Mount("", etc, "", unix.MS_PRIVATE, ""); err != nil { // else the guest sees the next mount
+	if err := unix.Mount("", etc, "", unix.MS_PRIVATE, ""); err != nil { // else /etc also gets the mount at cache
 		return &os.PathError{Op: "mount --make-private", Path: etc, Err: err}
 	}
 	if cache := filepath.Join(etc, "ld.so.cache"); exists(cache) {
@@ -206,8 +208,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// overlay mounts the existing directories of lower over one another at to; an earlier one hides files of later
-// ones.
+// overlay mounts the existing directories of lower over one another, read-only, at the directory to: an earlier one
+// hides files of later ones. If only one exists, overlay bind-mounts it.
 func overlay(to string, lower ...string) error {
 	lower = slices.DeleteFunc(lower, func(d string) bool {
 		st, err := os.Lstat(d)
@@ -219,13 +221,14 @@ func overlay(to string, lower ...string) error {
 	return guestroot.MountAt("overlay", to, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":"))
 }
 
-// Bounds of the regular files that one fill copies.
+// fill copies regular files of at most fillBytes in all, and fillFiles at most; beyond these it fails.
 const (
 	fillBytes = 8 << 20
 	fillFiles = 2_000
 )
 
-// fill copies into to the directories, regular files and symbolic links of from that it lacks.
+// fill copies the directories, regular files and symbolic links of the directory from that the directory to lacks.
+// Without from it only makes to.
 func fill(from, to string) error {
 	if !exists(from) {
 		return os.MkdirAll(to, 0o755)
@@ -268,8 +271,8 @@ func fill(from, to string) error {
 	})
 }
 
-// bindAll binds the directories of from into to, and copies its symbolic links, except for vnic and the names
-// in usr, where to has no entry of that name.
+// bindAll bind-mounts each directory in from at the same name in the directory to, and copies each symbolic link. It
+// skips the name vnic, the names in usr, and names that to already has.
 func bindAll(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -312,7 +315,8 @@ func scripts(programs []Program) error {
 	return nil
 }
 
-// applet runs the program of a script: args are the script's path and the program's arguments.
+// applet replaces this process by the program of a script: args are the script's path and the program's arguments. It
+// returns an exit status only if it fails.
 func applet(args []string) int {
 	if len(args) == 0 {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: not to be started by hand: it runs the programs of %s\n", AppletName, BinDir)
@@ -348,7 +352,8 @@ func run(args []string) error {
 	return &os.PathError{Op: "exec", Path: program, Err: err}
 }
 
-// catchUp does bindAll for directories and links that the guest's root has got since Mount.
+// catchUp binds or copies (bindAll) directories and links that the guest's root has got since Mount. A lock keeps
+// other processes from doing so meanwhile.
 func catchUp() error {
 	lock, err := os.OpenFile(dir+"/lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -361,8 +366,8 @@ func catchUp() error {
 	return bindAll("/", Root)
 }
 
-// loopDevice attaches a file to a free loop device (loop(4)), read-only. Another process that allocates a
-// loop device meanwhile could get the same one.
+// loopDevice attaches a file to a free loop device (loop(4)), read-only, and returns the device's path. Another
+// process that allocates a loop device meanwhile could get the same one; then LOOP_SET_FD fails for one of both.
 func loopDevice(file string) (string, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {

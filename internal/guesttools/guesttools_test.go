@@ -17,7 +17,7 @@ func write(t *testing.T, path, text string) {
 	testkit.OK(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// fill keeps the guest's files, and adds missing ones, within bounds.
+// fill keeps the files of its second directory, adds missing ones, and fails beyond its bounds.
 func TestFillAddsWhatIsLacking(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(from, "hosts"), "packages'")

@@ -14,13 +14,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
-// Tree is the tree that a guest's kernel sees.
+// Tree is the tree of PCI devices that a guest's kernel sees.
 type Tree struct {
 	*pcie.Tree
-	Ends []string // NICs and GPUs, as 0000:13:00.0, sorted
+	Ends []string // PCI addresses of the NICs and GPUs, as 0000:13:00.0, sorted
 }
 
-// seen is a Tree in the guest's answer.
+// seen is a Tree as the guest's operation returns it.
 type seen struct {
 	Nodes []pcie.Node `json:"nodes"`
 	Ends  []string    `json:"ends"`
@@ -46,7 +46,7 @@ func read(proc, sys string) (s seen, err error) {
 	return s, nil
 }
 
-// Read asks a guest for its tree.
+// Read asks a guest for its tree of PCI devices.
 func Read(ctx context.Context, c *agent.Client) (*Tree, error) {
 	s, err := readTree.Call(ctx, c, agent.None{})
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *seen) tree() (*Tree, error) {
 	return &Tree{t, s.Ends}, nil
 }
 
-// Bus returns the bus number of a PCI address, as 0000:13:00.0; -1: not an address.
+// Bus returns the bus number of a PCI address, as 0000:13:00.0; -1: no domain and bus are at its start.
 func Bus(name string) int {
 	var domain, bus int
 	if n, _ := fmt.Sscanf(name, "%x:%x:", &domain, &bus); n < 2 {

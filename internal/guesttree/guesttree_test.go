@@ -29,7 +29,7 @@ func TestTreesOfGuests(t *testing.T) {
 	}
 }
 
-// The test uses an invented /sys, because a machine may have no PCI.
+// The test uses an invented /proc and /sys, because a machine may have no PCI.
 func TestOwnTree(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

@@ -15,11 +15,12 @@ import (
 // Values describes the values of flags, by the flags' names.
 type Values struct {
 	Words       map[string][]string
-	Open        map[string]bool // flags that accept other values, too
-	Directories map[string]bool // flags that accept a directory
+	Open        map[string]bool // flags that accept other values than their Words, too
+	Directories map[string]bool // flags without Words that accept a directory
 }
 
-// Complete registers completions for the flags of a command and of its subcommands.
+// Complete registers completions for the flags of a command and of its subcommands that have none yet. A string flag
+// that v does not describe gets none: shells then complete names of files.
 func (v *Values) Complete(c *cobra.Command) {
 	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if _, done := c.GetFlagCompletionFunc(f.Name); done {
@@ -52,9 +53,10 @@ func (v *Values) Complete(c *cobra.Command) {
 	}
 }
 
-// alike returns prefix and the first word that begins with s, or the word nearest to s; "" if none is near.
+// alike returns prefix followed by the first word that begins with s, or else by the word nearest to s; "" if none is
+// near.
 func alike(prefix, s string, words []string) (best string) {
-	least := min(max(1, len(s)/3)+1, len(s)) // at most a third of s, or one letter, may be wrong
+	least := min(max(1, len(s)/3)+1, len(s)) // less than all of s, and at most a third or one letter, may be wrong
 	for _, w := range words {
 		if s != "" && strings.HasPrefix(w, s) {
 			return prefix + w
@@ -66,7 +68,8 @@ func alike(prefix, s string, words []string) (best string) {
 	return best
 }
 
-// meantFlag returns the flag that the user meant, or "", for pflag's error about an unknown one.
+// meantFlag returns the flag that the user meant, as "--nic", for pflag's error about an unknown flag; "": no flag is
+// alike, or err is another error.
 func meantFlag(c *cobra.Command, err error) string {
 	_, name, ok := strings.Cut(err.Error(), "unknown flag: --")
 	if !ok { // one hyphen, as for QEMU: "unknown shorthand flag: 'n' in -nic"
@@ -82,7 +85,8 @@ func meantFlag(c *cobra.Command, err error) string {
 	return alike("--", strings.TrimSpace(name), names)
 }
 
-// meantCommand does the same for cobra's error about an unknown command.
+// meantCommand returns the subcommand of c that the user meant, after c's path, for cobra's error about an unknown
+// command; "": no subcommand is alike, or err is another error.
 func meantCommand(c *cobra.Command, err error) string {
 	_, rest, _ := strings.Cut(err.Error(), `unknown command "`)
 	name, _, _ := strings.Cut(rest, `"`)
@@ -95,7 +99,7 @@ func meantCommand(c *cobra.Command, err error) string {
 	return alike(c.CommandPath()+" ", name, names)
 }
 
-// value returns the flag and value that the user meant ("--nic gve"), for an error about a value.
+// value returns the flag and value that the user meant ("--nic gve"), for an error about a value; "": none is alike.
 func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	look := func(name, value string) {
 		words, known := v.Words[name]
@@ -103,7 +107,7 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 			return
 		}
 		for word := range strings.SplitSeq(strings.Trim(value, "[]"), ",") {
-			word, _, _ = strings.Cut(word, "=") // --p2p off=1,3
+			word, _, _ = strings.Cut(word, "=") // as "off" in --p2p off=1,3
 			if !slices.Contains(words, word) {
 				meant = cmp.Or(alike("--"+name+" ", word, words), meant)
 			}
@@ -120,8 +124,8 @@ func (v *Values) value(c *cobra.Command, err error) (meant string) {
 	return meant
 }
 
-// Meant returns a line that suggests a command, a flag or a value, for an error about an unknown one; "" if
-// nothing is alike.
+// Meant returns a line break and a line that suggests a flag, a value or a command, for an error about an unknown
+// one; "" if nothing is alike.
 func (v *Values) Meant(c *cobra.Command, err error) string {
 	like := cmp.Or(meantFlag(c, err), v.value(c, err), meantCommand(c, err))
 	if like == "" {

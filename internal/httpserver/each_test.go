@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// each starts the HTTP servers of vnic, and returns for each a URL and the maximum number of connections.
+// each starts the HTTP servers of vnic until the end of the test, and returns for each a URL and the maximum number of
+// connections.
 func each(t *testing.T) map[string]struct {
 	url   string
 	conns int
@@ -45,8 +46,8 @@ func each(t *testing.T) map[string]struct {
 	}
 }
 
-// ask requests a URL with a Host header over a persistent connection; answer's status is 0 on a closed
-// connection.
+// ask sends a GET request for a URL, with a Host header, over c. Its result reads the response; status 0: there is
+// none, as on a closed connection.
 func ask(t *testing.T, c net.Conn, url, host string) (answer func() (status int, body string)) {
 	t.Helper()
 	r := testkit.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)

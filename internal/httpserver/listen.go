@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/ownports"
 )
 
-// listen listens at HOST:PORT. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port:
-// there may be no /etc/hosts.
+// listen listens at HOST:PORT. The host localhost means 127.0.0.1 and, on a machine with IPv6, also ::1 at the same
+// port; it is not resolved, because there may be no /etc/hosts.
 func listen(addr string) (list []net.Listener, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -18,16 +18,17 @@ import (
 
 // Options are the options of Serve.
 type Options struct {
-	Addr    string // HOST:PORT; localhost is 127.0.0.1 and ::1
+	Addr    string // HOST:PORT; localhost is 127.0.0.1 and, with IPv6, ::1
 	Flag    string // the command line flag that sets Addr, for errors
 	Handler http.Handler
 	Conns   int          // maximum number of connections
 	Log     *slog.Logger // nil: none
 
-	// Patience bounds the time for a request and the idle time of a connection; an answer may take twice as
-	// long. 0: limits.LocalClient.
+	// Patience bounds the time to receive a request. Without Long it also bounds the idle time of a connection, and
+	// an answer may take twice as long. 0: limits.LocalClient times limits.Slow.
 	Patience time.Duration
-	// Long removes the time limit of answers, and lets connections be idle for limits.Peer.
+	// Long removes the time limit of answers, and lets connections be idle for limits.Peer times
+	// limits.Slow.
 	Long bool
 }
 
@@ -35,7 +36,7 @@ const maxHeader = 16 << 10
 
 // Server is an HTTP server.
 type Server struct {
-	host     string // of Options.Addr
+	host     string // the host of Options.Addr
 	anywhere bool
 	flag     string
 	addr     string
@@ -91,10 +92,10 @@ func Serve(o Options) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the server's URL, with its first address.
+// URL returns the server's URL, with the address and port of its first listener.
 func (s *Server) URL() string { return "http://" + s.addr + "/" }
 
-// Addr returns the server's first address.
+// Addr returns the address and port of the server's first listener.
 func (s *Server) Addr() string { return s.addr }
 
 // Conns returns the number of open connections.
@@ -104,7 +105,8 @@ func (s *Server) Conns() int {
 	return len(s.conns)
 }
 
-// End makes the server pass no further requests to the handler. first is false if it had ended already.
+// End makes the server pass no further requests to the handler. first is false if End or Close had been
+// called before.
 func (s *Server) End() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +115,8 @@ func (s *Server) End() (first bool) {
 	return first
 }
 
-// Close ends the server. It waits at most patience for requests that are being answered, then closes the
-// connections, and waits for the handlers.
+// Close ends the server (End). It waits at most patience for the requests in the handler, then closes the listeners
+// and connections, and waits without a limit until the handler has returned.
 func (s *Server) Close(patience time.Duration) {
 	s.End()
 	gone := make(chan struct{})
@@ -127,7 +129,8 @@ func (s *Server) Close(patience time.Duration) {
 	s.wg.Wait()
 }
 
-// enter counts the requests in next, because http.Server.Close does not wait for them.
+// enter passes requests to next until End. It counts the requests in next, because http.Server.Close does not wait for
+// them.
 func (s *Server) enter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -158,8 +161,8 @@ func (s *Server) connState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// guard refuses requests whose Host header is a name that is not this server's, against DNS rebinding; any IP
-// address passes. A browser always sends that header (RFC 9112, 3.2); health checks of HTTP/1.0 may not.
+// guard refuses requests whose Host header is not this server's (accepts), against DNS rebinding. A request of
+// HTTP/1.0 without that header passes: browsers always send it (RFC 9112, 3.2), but health checks may not.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -176,7 +179,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// accepts reports whether a request with this Host header is answered.
+// accepts reports whether a Host header has an IP address, localhost, the host of Options.Addr, or, if the server
+// listens at all addresses, the machine's name.
 func (s *Server) accepts(header string) bool {
 	host, _, err := net.SplitHostPort(header)
 	if err != nil {

@@ -83,7 +83,7 @@ func TestNamesOfAServer(t *testing.T) {
 	testkit.Equal(t, "a server without a name", (&Server{}).accepts(""), false)
 }
 
-// Health checks send requests of HTTP/1.0 without a Host header.
+// A request of HTTP/1.0 without a Host header, as of some health checks, is answered; one of HTTP/1.1 is refused.
 func TestRequestsWithoutHost(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serving(t, "127.0.0.1:0")

@@ -1,5 +1,5 @@
-// Package hugemem allocates memory for devices of a guest without an IOMMU: huge pages, whose physical
-// addresses do not change (Linux Documentation/admin-guide/mm/hugetlbpage.rst, pagemap.rst).
+// Package hugemem allocates memory for devices of a guest without an IOMMU: huge pages, which the kernel does
+// not swap out (Linux Documentation/admin-guide/mm/hugetlbpage.rst), with their physical addresses.
 package hugemem
 
 import (
@@ -24,7 +24,9 @@ const Pagemap = "/proc/self/pagemap"
 
 // Memory allocates pieces of huge pages. Its methods may be called from several goroutines.
 type Memory struct {
-	NewPage func() (b []byte, addr uint64, err error) // set before the first call; nil: NewPage(Pagemap)
+	// NewPage maps a huge page, and returns its physical address; nil: the function NewPage with Pagemap. Set it
+	// before the first AllocDMA.
+	NewPage func() (b []byte, addr uint64, err error)
 
 	mu    sync.Mutex
 	pages []page // under mu
@@ -36,8 +38,8 @@ type page struct {
 	addr uint64
 }
 
-// AllocDMA allocates physically contiguous memory of at most PageSize, in whole small pages, and returns its
-// physical address. Free releases it.
+// AllocDMA allocates physically contiguous memory of at least size bytes, rounded up to pages of os.Getpagesize, and
+// returns it with its physical address; EINVAL: more than PageSize, or none. Free releases it.
 func (m *Memory) AllocDMA(size int) (b []byte, addr uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +76,7 @@ func (m *Memory) Slice(addr, size uint64) ([]byte, error) {
 	return nil, fmt.Errorf("[%#x, +%#x) is not DMA memory: %w", addr, size, unix.EFAULT)
 }
 
-// Free unmaps the pages, which devices must no longer use.
+// Free unmaps all pages, which neither devices nor this process may use any more.
 func (m *Memory) Free() (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,7 +89,7 @@ func (m *Memory) Free() (err error) {
 
 const mapHuge2MB = 21 << 26 // MAP_HUGE_2MB: log2 of the size at MAP_HUGE_SHIFT
 
-// NewPage maps a huge page, and finds its address in a pagemap. ENOMEM: the kernel has none left.
+// NewPage maps a huge page, and finds its physical address in a pagemap file. ENOMEM: the kernel has none left.
 func NewPage(pagemap string) (b []byte, addr uint64, err error) {
 	b, err = unix.Mmap(-1, 0, PageSize, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_POPULATE|unix.MAP_LOCKED|mapHuge2MB)
@@ -105,7 +107,7 @@ func NewPage(pagemap string) (b []byte, addr uint64, err error) {
 }
 
 // Physical returns the physical addresses at every step bytes of the size bytes that are mapped at start. The
-// pages must be in memory and must not move.
+// pages must be in memory, else it fails, and must not move. EPERM: the pagemap hides addresses (no CAP_SYS_ADMIN).
 func Physical(pagemap string, start uintptr, size, step int) (addrs []uint64, err error) {
 	const (
 		entryLen = 8
@@ -135,7 +137,7 @@ func Physical(pagemap string, start uintptr, size, step int) (addrs []uint64, er
 	return addrs, nil
 }
 
-// ReadInt reads a file that has a number.
+// ReadInt reads a decimal number from a file that has nothing else.
 func ReadInt(path string) (int, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package inuse lets only one process at a time use a device.
+// Package inuse lets only one process at a time use a device, among the processes that claim it.
 //
-// A program that uses a device listens at an abstract Unix socket named after the device (unix(7)): the
-// kernel frees the name when the process ends, and returns the process's id (SO_PEERCRED). Names belong to a
-// network namespace. With a kernel without Unix sockets several processes may use a device.
+// A program that claims a device listens at an abstract Unix socket named after the device (unix(7)): the
+// kernel frees the name when the process ends, and reports the process's id to a process that connects
+// (SO_PEERCRED). Names belong to a network namespace: processes in two of them may use one device, and also
+// several processes on a kernel without Unix sockets.
 package inuse
 
 import (
@@ -24,8 +25,8 @@ import (
 // unix.SockaddrUnix reserves.
 const nameLen = 106
 
-// Claim reserves a device for this process until the claim is closed. If this or another process has already
-// claimed it, the error is EBUSY.
+// Claim reserves a device for this process until the result is closed or the process ends. If this or another
+// process has already claimed it, the error is EBUSY.
 func Claim(device string) (io.Closer, error) {
 	name := "vnic-device:" + device
 	if len(name) > nameLen {
@@ -83,7 +84,7 @@ func program(pid int) string {
 	return filepath.Base(string(first))
 }
 
-// the devices that this process has claimed by Share
+// shared has the devices that this process has claimed by Share.
 var shared = struct {
 	mu   sync.Mutex
 	uses map[string]*use
@@ -94,8 +95,8 @@ type use struct {
 	n int
 }
 
-// Share is Claim, but this process may share a device several times; the claim ends when all shares are
-// closed.
+// Share is Claim, but succeeds also if this process has the device by Share; the claim ends when the results of all
+// these calls are closed.
 func Share(device string) (io.Closer, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()

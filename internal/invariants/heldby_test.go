@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// heldBy is the kind of run in which a test runs: a greater value means a rarer run.
+// heldBy is how a test runs: in make test, only with VNIC_LONG, or as a script. easiest prefers them in this order.
 type heldBy int
 
 const (
@@ -23,13 +23,13 @@ const (
 	byScript
 )
 
-// guests is the package whose guests `make test` boots.
+// guests is a package whose guests `make test` boots: its tests count as byMakeTest.
 const guests = "test/internal/guests"
 
 func (h heldBy) String() string { return [...]string{"", "long", "script"}[h] }
 
-// easiest returns the mark, as " (long)", of the test that runs most often among the tests of the first
-// sentence; "" if make test runs it.
+// easiest returns the mark, as " (long)", of the least heldBy among the tests at the start of list with the same area
+// and sentence; "" for byMakeTest.
 func easiest(list []invariant) string {
 	h := byScript
 	for _, i := range list {
@@ -46,8 +46,8 @@ func easiest(list []invariant) string {
 
 type function struct{ dir, name string }
 
-// leftOut finds the test functions that skip a test without VNIC_LONG, or call a function that does, in their
-// package or in a package with the name before the call's dot.
+// leftOut returns byLong for the functions of test code that skip a test without VNIC_LONG (look), or call a function
+// that does, in their package or in a package with the name before the call's dot. The package guests is left out.
 func leftOut(root string) (map[function]heldBy, error) {
 	skips, calls := map[function]heldBy{}, map[function][]string{}
 	packages := map[string][]string{}
@@ -93,8 +93,8 @@ func leftOut(root string) (map[function]heldBy, error) {
 	return skips, err
 }
 
-// look returns byLong if a function's statements skip the test without VNIC_LONG, and the functions that they
-// call.
+// look returns byLong if a function body, outside of function literals and loops, skips the test without VNIC_LONG: by
+// t.Skip below a condition with testkit.Long, or by testkit.Boots. calls are the functions that it calls.
 func look(body *ast.BlockStmt) (h heldBy, calls []string) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -30,7 +30,7 @@ type invariant struct {
 	by   heldBy
 }
 
-// group is a line of the document: one sentence, and a package's tests of it.
+// group identifies a line of tests in the document: the tests of one package, or the scripts, for one sentence.
 type group struct {
 	area, sentence string
 	dir            string // directory of the package; "" for scripts
@@ -49,8 +49,7 @@ func parse(text string) (area, sentence string, err error) {
 	return area, sentence, nil
 }
 
-// comments returns the texts that begin with the mark at the start of a line, and end before the next mark or
-// an empty line.
+// comments returns the texts that follow a mark at the start of a line, up to the next mark or an empty line.
 func comments(doc string) (list []string) {
 	open := false
 	for line := range strings.Lines(doc) {
@@ -130,8 +129,8 @@ func inGo(path, dir string, left map[function]heldBy) (list []invariant, err err
 	return list, nil
 }
 
-// suiteCases returns the names of the suite's cases in a file of package nictest, by their functions: the
-// suite's table has {"Name", function}.
+// suiteCases returns, for a file of package nictest, the names of the suite's cases (TestNIC/NAME) by their functions:
+// the suite's table has {"Name", function}. For other files it returns none.
 func suiteCases(f *ast.File) map[string]string {
 	cases := map[string]string{}
 	if f.Name.Name != "nictest" {
@@ -247,8 +246,8 @@ func TestDocumentIsWhatTheTestsSay(t *testing.T) {
 	}
 }
 
-// Each line of testdata/780d5150.txt is an invariant of that commit. A test still has it, in the same words
-// or in the words after "->".
+// Each line of testdata/780d5150.txt is an invariant of that commit. A test or a script still has it,
+// in the same words or in the words after "->".
 func TestNoSentenceIsLost(t *testing.T) {
 	held := map[string]bool{}
 	for _, i := range testkit.Must(collect(root))(t) {

@@ -1,4 +1,5 @@
-// Command devmem-clients runs the clients of package devmem over the kernel's device memory TCP and a mapped dma-buf.
+// Command devmem-clients runs one job of package clienttest, such as a client of package devmem over the kernel's
+// device memory TCP and a mapped dma-buf.
 package main
 
 import (

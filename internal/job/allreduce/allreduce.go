@@ -1,11 +1,11 @@
-// Package allreduce is `vnic allreduce`: collective operations on a ring of guests, GPU memory to GPU memory,
-// in the columns of nccl-tests, with a proof of each.
+// Package allreduce is `vnic allreduce`: collective operations on the GPU memory of guests in a ring. It prints
+// the columns of nccl-tests, and checks the results and where payload lay.
 //
-// Every guest is a rank (package collective, by its transfer.Node). The host fills each GPU's memory with
+// Every guest is a rank: its transfer.Node uses package collective. The host fills each GPU's memory with
 // elements that it computes from the seed, makes the ranks do the operation, and, with Options.Validate,
 // compares the elements of the result with a reference: scalar code, in the order of the ring. The NICs'
 // counters of payload must equal, without retransmissions, what the operation passes on; in mode devmem, with
-// peer-to-peer, all of it must be in device memory.
+// peer-to-peer, all of it must be in device memory, else none of it.
 package allreduce
 
 import (
@@ -25,14 +25,15 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// ErrProof means that the operations ended, but the results contradict the proof.
+// ErrProof means that the operations ended, but elements of the result or counters of payload are wrong.
 var ErrProof = errors.New("the operations do not prove what they should")
 
-// basePort is the first port on which ranks listen. Each mode has its own ports, because TCP keeps a
-// connection's ports busy for a minute (TIME_WAIT).
+// basePort is the first port on which ranks listen, in the first of Options.Modes. Each mode has its own ports,
+// because TCP keeps a connection's ports busy for a minute (TIME_WAIT).
 const basePort = 5301
 
 // Do makes the lab, does the operations in each mode, and returns the report, also with an ErrProof.
+// With another error there is no report.
 func Do(ctx context.Context, o *Options) (*Report, error) {
 	return session.Do(ctx, &o.Options, func(s *session.Set, rep *Report) error {
 		*rep = Report{Schema: 1, Info: s.Info, Op: o.Op, Type: o.Type.String(), Ranks: len(s.Nodes), Channels: o.Channels,
@@ -56,14 +57,14 @@ type ring struct {
 	sums   []Rank
 }
 
-// meter has a rank's flow counters, one for each channel: out counts the payload to the next rank, in the
-// payload from the previous one.
+// meter has the IDs of a rank's flow counters, two for each channel: one of out counts the payload to the next rank,
+// one of in the payload from the previous one. A single rank has none.
 type meter struct{ out, in []uint32 }
 
-// hello is how many bytes each connection of a ring begins with (package collective).
+// hello is the length of the message with which each connection of a ring begins, in bytes (package collective).
 const hello = 16
 
-// mode joins the guests to a ring, and does the operations of the rows.
+// mode joins the guests to a ring, does the operations for each of o.Counts, and adds the mode's results to the report.
 func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	o, n := r.Options, len(r.set.Nodes)
 	if err := o.Begin(ctx, session.Step{Stage: "connect", Mode: mode}); err != nil {
@@ -141,7 +142,8 @@ func (r *ring) mode(ctx context.Context, mode string, port uint16) error {
 	return nil
 }
 
-// sum computes the figures of a mode.
+// sum computes Bus, Wrong and CPUPerGB of a mode from its Rows and Ranks; cpu is the guests' processor time, in
+// seconds.
 func (m *Mode) sum(cpu *float64, inProc bool) {
 	for i := range m.Rows {
 		for _, h := range []*Half{&m.Rows[i].OutOfPlace, &m.Rows[i].InPlace} {
@@ -157,8 +159,9 @@ func (m *Mode) sum(cpu *float64, inProc bool) {
 	}
 }
 
-// all calls f for all ranks at the same time. A rank's error does not cancel the others, whose own errors
-// describe the failure better, until the time late has passed.
+// all calls f for all ranks at the same time, and returns all their errors. After a rank's error it waits for the
+// others, whose own errors describe the failure better, but cancels them when twice the time-out and limits.Ask have
+// passed.
 func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *session.Node) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -192,7 +195,7 @@ func (r *ring) all(ctx context.Context, f func(ctx context.Context, i int, g *se
 	return errors.Join(list...)
 }
 
-// blame sorts errors that name a silent neighbour first.
+// blame returns the sort key of an error: errors that name a silent neighbour come first.
 func blame(err error) int {
 	if strings.Contains(err.Error(), "no progress for ") { // text of devmem.StallError
 		return 0
@@ -218,8 +221,8 @@ func (r *ring) row(ctx context.Context, count uint64, cpu *float64) (*Row, error
 	return row, nil
 }
 
-// half measures Iters operations. With Validate it then does one operation on fresh elements, and compares
-// the result.
+// half measures Iters operations after Warmup others. With Validate it then does one operation on fresh elements,
+// and compares the result.
 func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu *float64) error {
 	c := transfer.CollectiveArgs{Op: x.op, Type: x.t, Off: r.place.to, Count: x.count, Root: x.root, From: from,
 		Times: r.Iters, Warm: r.Warmup}
@@ -254,7 +257,8 @@ func (r *ring) half(ctx context.Context, x *expected, from *uint64, h *Half, cpu
 	return err
 }
 
-// fill writes the ranks' elements to GPU memory. Out of place, it fills the memory of the result with 0xff.
+// fill writes the ranks' elements to GPU memory. If from is set (out of place), it also fills the memory of the result
+// with 0xff.
 func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	return r.set.Each(ctx, 0, func(ctx context.Context, g *session.Node) error {
 		rank, size := slices.Index(r.set.Nodes, g), x.t.Size()
@@ -269,8 +273,9 @@ func (r *ring) fill(ctx context.Context, x *expected, from *uint64) error {
 	})
 }
 
-// operate makes the ranks do operations, and adds the payload that their NICs counted to r.sums, and the
-// guests' processor time to cpu. It returns the slowest rank's time, without the warm-up.
+// operate makes the ranks do operations. It adds the expected payload and the payload that their NICs counted to
+// r.sums, and the guests' processor time to cpu, for warm-ups in proportion to their number. It returns the slowest
+// rank's time, without the warm-up.
 func (r *ring) operate(ctx context.Context, x *expected, c transfer.CollectiveArgs, cpu *float64) (seconds float64,
 	err error) {
 	before := r.read()
@@ -321,8 +326,8 @@ func (r *ring) read() []counts {
 	return list
 }
 
-// settle waits, for a limited time, until the NICs have counted payload(i) bytes for each rank i since before
-// was read.
+// settle waits until each rank i's NIC has counted payload(i) bytes since before was read, without retransmissions, but
+// at most for limits.Counted times limits.Slow.
 func (r *ring) settle(ctx context.Context, before []counts, payload func(i int) (out, in uint64)) {
 	if len(before) == 1 {
 		return
@@ -356,7 +361,8 @@ func (r *ring) compare(ctx context.Context, x *expected) (wrong uint64, err erro
 	return wrong, err
 }
 
-// wrongCount describes the first of a rank's counters that contradicts the proof; "": none.
+// wrongCount describes the first of a rank's counters that is not as expected, or has payload in memory in which it
+// must not be in this mode; "": none.
 func (x *Rank) wrongCount(mode string) string {
 	out, in := x.Out.Device+x.Out.Host-x.Out.Retransmitted, x.In.Device+x.In.Host-x.In.Retransmitted
 	switch {
@@ -374,7 +380,7 @@ func (x *Rank) wrongCount(mode string) string {
 	return ""
 }
 
-// check returns an ErrProof for results that contradict the proof.
+// check returns an ErrProof if elements were wrong, or a rank's counters (wrongCount).
 func (r *Report) check() error {
 	var f report.Findings
 	for i := range r.Modes {

@@ -75,7 +75,7 @@ func TestRings(t *testing.T) {
 	}
 }
 
-// If the number of ranks divides the number of elements, each rank sends 2(n-1)/n of the bytes.
+// In an all-reduce, if n ranks divide the number of elements, each rank sends 2(n-1)/n of the bytes.
 func TestShareThatIsPassedOn(t *testing.T) {
 	for _, n := range []int{2, 3, 4, 8} {
 		x := expected{op: transfer.AllReduce, t: devmem.Float32, ranks: n, count: 840, parts: 1}
@@ -101,7 +101,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Payload that a rank without peer-to-peer sends is in host memory.
+// Payload that a rank without peer-to-peer sends is in host memory; payload of the other ranks is in device memory.
 func TestRankWithoutPeerToPeer(t *testing.T) {
 	o := options(t, 3, 10_001)
 	testkit.OK(t, o.P2P.Set("off=1"))
@@ -116,7 +116,7 @@ func TestRankWithoutPeerToPeer(t *testing.T) {
 	}
 }
 
-// Each of several channels is a ring with a part of the elements.
+// With several channels, each a ring with a part of the elements, results and payload are right.
 func TestChannels(t *testing.T) {
 	for _, op := range []string{transfer.AllReduce, transfer.Broadcast} {
 		o := options(t, 3, 1, 2, 4, 100_001)

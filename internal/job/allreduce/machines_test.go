@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Four guests in QEMU, of both device models, are one ring; then one guest is killed, and the error names it.
+// Four guests in QEMU, of both device models, are one ring; before the last row one guest is killed, and
+// the error names it.
 //
 // Invariant: vnic allreduce: guests of both device models are ranks of one ring; when one is killed the others end.
 func TestRingOfMachines(t *testing.T) {

@@ -21,12 +21,12 @@ type Options struct {
 
 	Op       string
 	Type     devmem.Type
-	Min, Max uint64   // bytes of the first row, and at most of the last
-	Factor   uint64   // from one row to the next
-	Counts   []uint64 // elements of each row, instead of Min, Max and Factor
+	Min, Max uint64   // without Counts: bytes of the first row, and at most of the last
+	Factor   uint64   // without Counts: of the bytes, from one row to the next
+	Counts   []uint64 // elements of each row; none: Complete computes them from Min, Max and Factor
 	Iters    int
 	Warmup   int  // operations before the timed ones of a Half
-	Validate bool // every element is compared
+	Validate bool // do one more operation for each Half, and compare every element of its result
 	Root     int  // rank whose elements a broadcast copies
 	Channels int  // rings that share each operation
 	Timeout  time.Duration
@@ -49,7 +49,7 @@ var Types = map[string]devmem.Type{"int32": devmem.Int32, "float": devmem.Float3
 var Ops = []string{transfer.AllReduce, transfer.ReduceScatter, transfer.AllGather, transfer.Broadcast}
 
 const (
-	maxChannels = 15 // a NIC has at most 16 pairs of queues
+	maxChannels = 15 // a NIC has at most 16 pairs of queues, one of them for ordinary traffic
 
 	maxRows  = 64
 	maxIters = 1 << 20
@@ -123,7 +123,7 @@ func (o *Options) rows() error {
 // layout has the areas of a guest's part of GPU memory, in whole pages.
 type layout struct {
 	pool, scratch, data transfer.Area
-	from, to            uint64 // offsets in data: of the source out of place, and of the destination
+	from, to            uint64 // offsets in data: of the source out of place, and of the result
 	end                 uint64
 }
 

@@ -30,8 +30,8 @@ type Mode struct {
 	Ranks []Rank  `json:"ranks"`
 	Bus   float64 `json:"avg_bus_gbps"` // in 10^9 bytes a second: the mean over out of place and in place of all rows
 	Wrong uint64  `json:"wrong"`
-	// processor time of all guests for each 10^9 bytes that rank 0 must send; null: guests share this process,
-	// or rank 0 sends nothing
+	// processor time of all guests, in seconds, for each 10^9 bytes that rank 0 must send; null: guests share
+	// this process, or rank 0 sends nothing
 	CPUPerGB *float64 `json:"guest_cpu_seconds_per_gb"`
 }
 
@@ -48,7 +48,7 @@ type Half struct {
 	Microseconds float64 `json:"us"`       // mean time of one operation, of the slowest rank
 	Alg          float64 `json:"alg_gbps"` // bytes divided by time, in 10^9 bytes a second
 	Bus          float64 `json:"bus_gbps"` // rate of the busiest link (nccl-tests, PERFORMANCE.md)
-	Wrong        *uint64 `json:"wrong"`    // of all ranks; null: not checked
+	Wrong        *uint64 `json:"wrong"`    // wrong elements of all ranks; null: not checked
 }
 
 // Rank has the payload that a rank sent and received in all operations of a mode, with warm-ups and checks;
@@ -62,7 +62,7 @@ type Rank struct {
 	Out           session.Where `json:"out"`
 	In            session.Where `json:"in"`
 	Looked        uint64        `json:"looked_bytes"`
-	Linear        uint64        `json:"linear_bytes"` // received in host memory, as the guest counted it
+	Linear        uint64        `json:"linear_bytes"` // received in host memory without warm-ups, as the guest counted it
 	Retransmitted uint64        `json:"retransmitted_segments"`
 }
 

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// busbw divided by algbw is nccl-tests' factor (PERFORMANCE.md), and equals the bytes of the busiest link divided by
-// the operation's bytes.
+// busbw divided by algbw is nccl-tests' factor (PERFORMANCE.md), and, if the ranks divide the elements, equals the
+// bytes of the busiest link divided by the operation's bytes.
 func TestBusBandwidthIsTheBusiestLinks(t *testing.T) {
 	factors := map[string]func(n float64) float64{
 		"all_reduce":     func(n float64) float64 { return 2 * (n - 1) / n },

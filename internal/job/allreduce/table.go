@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// Table prints the report in the columns of nccl-tests; the other lines begin with #.
+// Table prints the rows of the report in the columns of nccl-tests, and other lines, which begin with #.
 func (r *Report) Table(w io.Writer) error {
 	var b strings.Builder
 	for i := range r.Modes {
@@ -71,7 +71,7 @@ func (r *Report) table(b *strings.Builder, m *Mode) {
 	fmt.Fprintf(b, "# Out of bounds values : %d %s\n# Avg bus bandwidth    : %.6g\n#\n", m.Wrong, verdict, m.Bus)
 }
 
-// checked returns nccl-tests' "validation": whether results were compared.
+// checked returns nccl-tests' "validation": 1 if results were compared, else 0.
 func checked(m *Mode) int {
 	if m.Rows[0].InPlace.Wrong == nil {
 		return 0
@@ -106,7 +106,8 @@ var payloadColumns = report.Columns[Rank]{
 	{Title: "bounced", Text: func(x *Rank) string { return report.Number(x.Out.Bounced + x.In.Bounced) }},
 }
 
-// payload prints in which memory the payload of each rank lay.
+// payload prints in which memory the payload of each rank lay, the processor time if it is known, and the first
+// rank with wrong counters, if there is one.
 func (m *Mode) payload(b *strings.Builder) {
 	var t strings.Builder
 	_ = payloadColumns.Table(&t, m.Ranks)

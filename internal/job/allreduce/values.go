@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/internal/transfer"
 )
 
-// An element is a function of the seed, the rank and the element's number. Sums of floating point numbers are
-// neither NaN nor infinite: exponents are from -4 to 3.
+// An element before an operation is a function of its type, the seed, the rank and the element's number. Sums of
+// floating point numbers are neither NaN nor infinite: exponents are from -4 to 3.
 
 // mix is splitmix64 (Steele and others, "Fast splittable pseudorandom number generators").
 func mix(x uint64) uint64 {
@@ -98,7 +98,7 @@ func (x *expected) chunk(i uint64) int {
 
 // element returns element i after the operation, of any rank that has it.
 func (x *expected) element(i uint64) uint32 {
-	first := x.chunk(i) // the rank where the sum begins
+	first := x.chunk(i) // the rank where an all-reduce's sum begins
 	switch x.op {
 	case transfer.Broadcast:
 		return value(x.t, x.seed, x.root, i)

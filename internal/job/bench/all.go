@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// base is the shape with which larger ones are compared.
+// base is the network with which larger ones are compared (scale).
 var base = shape{ports: 2, queues: 1, rules: 1}
 
 // All returns the measurements, in the table's order.

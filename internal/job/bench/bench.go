@@ -26,21 +26,21 @@ type Measurement struct {
 	About     string // what is measured
 	Yardstick string // what ours is compared with; "": nothing
 	open      openFunc
-	find      func() (note string) // returns why the row cannot be measured; "": it can
+	find      func() (note string) // returns why the row cannot be measured; "", or a nil find: it can
 }
 
 // openFunc sets up a rig; the caller runs r.undo, also after an error.
 type openFunc func(ctx context.Context, log *slog.Logger, r *rig) error
 
-// runFunc moves data for about d.
+// runFunc moves data for about d, and returns how much it moved, and in what time: for some rows processor time.
 type runFunc func(ctx context.Context, d time.Duration) (work, error)
 
 // rig is a measurement that is set up. One goroutine at a time may call its functions.
 type rig struct {
 	ours, yardstick runFunc
-	counted         func() uint64 // total payload bytes, counted outside of the measuring loop; may be nil
+	counted         func() uint64 // total payload bytes of ours, counted outside of the measuring loop; may be nil
 	atLeast         bool          // counted may also include other bytes
-	check           func() error  // returns an error unless the bytes of ours have arrived; may be nil
+	check           func() error  // compares, after a run of ours, some of the bytes; may be nil
 	undo            undo.Stack
 }
 
@@ -57,7 +57,7 @@ func (w work) value(unit string) float64 {
 	return float64(w.bytes) / float64(w.spent.Nanoseconds())
 }
 
-// Options select measurements, and how long a run takes.
+// Options select measurements, and set the number and the length of runs.
 type Options struct {
 	Only  []string // names of measurements, or their first words; nil: all
 	Pairs int      // pairs of a run of ours and one of the yardstick
@@ -84,7 +84,7 @@ func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond
 // QuickOptions returns the options of --quick: fewer and shorter runs.
 func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
 
-// Check returns an error that names the wrong flag.
+// Check returns an error that names the wrong flag; nil: the options are valid.
 func (o *Options) Check() error {
 	switch {
 	case o.Pairs < MinPairs || o.Pairs > MaxPairs:
@@ -134,7 +134,7 @@ func (m *Measurement) matches(name string) bool {
 	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
 }
 
-// Do makes the chosen measurements, one after the other. With an error of a measurement the report has the
+// Do makes the measurements that o.Only selects, one after the other. With an error of a measurement the report has the
 // earlier rows.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	list, err := o.chosen()
@@ -156,8 +156,8 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	return rep, nil
 }
 
-// compare returns an error unless the counters grew by the bytes that a run claims, or with atLeast by more. It
-// waits up to a second for them.
+// compare returns an error unless counted has grown since before by the bytes that a run claims, or with atLeast by at
+// least as many. It waits up to a second for this growth.
 func (r *rig) compare(before, claimed uint64) error {
 	var n uint64
 	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
