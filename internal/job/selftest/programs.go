@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/machine/assets/selftests"
 )
 
-// collections maps collections of the tests' list to prefixes of their programs' names.
+// collections maps collections in kselftest-list.txt to the prefixes of their programs' names.
 var collections = map[string]string{"drivers/net": "", "drivers/net/hw": "hw/"}
 
-// NotForUs maps programs that run only when the user names them to the reason.
+// NotForUs maps programs that run only if the user names them to the reason why.
 var NotForUs = map[string]string{
 	"hw/devlink_port_split.py":     "for switches with devlink ports",
 	"hw/devlink_rate_cross_esw.py": "for NICs with several eswitches, in a bond",
@@ -32,13 +32,13 @@ var NotForUs = map[string]string{
 	"macsec.py":                    "for NICs with MACsec",
 }
 
-// smallFrames are programs for which a model's driver needs a NIC whose MTU cannot be raised: gve accepts
-// AF_XDP pools only if the longest possible frame fits a buffer (gve_main.c, gve_xsk_pool_enable).
+// smallFrames maps models of vnic to programs that run with the NICs' maximum MTU set to their MTU: gve accepts an
+// AF_XDP pool only if the longest possible frame fits a buffer of the pool (gve_main.c, gve_xsk_pool_enable).
 var smallFrames = map[string][]string{lab.GVE: {"hw/xsk_reconfig.py"}}
 
 type program struct {
 	name string   // path below drivers/net, as "hw/csum.py"
-	only []string // cases that the user named; nil: none
+	only []string // cases that the user named, or patterns of cases; nil: the whole program
 }
 
 func (p *program) dir() string { return path.Join("drivers/net", path.Dir(p.name)) }
@@ -49,7 +49,8 @@ func (p *program) patches() []string {
 
 func (p *program) isDevmem() bool { return strings.Contains(path.Base(p.name), "devmem") }
 
-// listed returns the programs of collections in kselftest-list.txt, whose lines are COLLECTION:FILE.
+// listed returns the programs in text whose collection is a key of the map collections, sorted. text is
+// kselftest-list.txt, which has lines COLLECTION:FILE.
 func listed(text string) (list []string) {
 	for line := range strings.Lines(text) {
 		collection, file, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -61,7 +62,8 @@ func listed(text string) (list []string) {
 	return list
 }
 
-// choose returns the programs that args name as PROGRAM or PROGRAM:CASE; without args, all but NotForUs.
+// choose returns the programs that args name as PROGRAM or PROGRAM:CASE, each program once; without args it returns
+// all that are not in NotForUs.
 func choose(all, args []string) (list []program, err error) {
 	if len(args) == 0 {
 		for _, name := range all {
@@ -95,8 +97,8 @@ func choose(all, args []string) (list []program, err error) {
 	return list, nil
 }
 
-// find returns the full name of a program, as "hw/csum.py" for "csum.py" or "csum". Unless name is a full name,
-// with or without extension, it is an error if several programs match.
+// find returns the full name of a program, as "hw/csum.py" for "csum.py" or "csum". It is an error if no program
+// matches, or if several match and name is no full name, with or without extension.
 func find(all []string, name string) (string, error) {
 	name = strings.TrimPrefix(strings.TrimPrefix(name, "./"), "drivers/net/")
 	var found []string

@@ -34,7 +34,7 @@ func TestProgramsAreChosen(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args string
-		want string // names, or "!" and an error
+		want string // names, with cases in brackets; or "!" and an error
 	}{
 		{"", "hw/csum.py hw/devmem.py hw/ping.py ping.py"},
 		{"hw/csum.py ping.py", "hw/csum.py ping.py"},
@@ -98,7 +98,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Payload in device memory proves that it is used; a program without a passed case needs no proof.
+// since sets Proved if the NIC counted payload in device memory, or if no case passed.
 func TestPayloadProves(t *testing.T) {
 	passed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Pass}}}
 	failed := &results.Program{Cases: []results.Case{{Name: "check_rx", Result: ktap.Fail}}}
@@ -120,7 +120,7 @@ func TestPayloadProves(t *testing.T) {
 	}
 }
 
-// A program is run with its patches only if all of them apply.
+// A program does not run with its patches if one of them does not apply.
 func TestPatchesThatDoNotApplyAreNamed(t *testing.T) {
 	patches := (&program{name: "hw/ntuple.py"}).patches()
 	if len(patches) != 2 {
@@ -149,7 +149,7 @@ func TestLineOfAProgram(t *testing.T) {
 		"warning: WARNING: net/core/dev.c:1")
 }
 
-// A complaint goes to the function that was set when its first line came.
+// The console reports a complaint to the function that was set (to) when the complaint's first line came.
 func TestConsoleTellsOfComplaints(t *testing.T) {
 	var next strings.Builder
 	c := newConsole(&next)

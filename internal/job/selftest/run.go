@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/machine/qemu"
 )
 
-// Do runs the programs. With an error it may return the results so far.
+// Do runs the programs of o.Programs, or without any all but NotForUs. With an error it may return the results so far.
 func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	b := &bench{opt: o, began: time.Now()}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -52,7 +52,7 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 				res, err := b.program(ctx, &p, column)
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
-					if !b.ended { // else Ended was called before the user's shell
+					if !b.ended { // if it is set, program has called Ended, before the user's shell
 						o.Ended(res)
 					}
 				}
@@ -65,8 +65,8 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 	return run, nil
 }
 
-// checkCases returns an error for a case that the user named and its program does not have, if the program's
-// cases are known.
+// checkCases returns an error if a case or pattern that the user named matches none of its program's cases. With
+// Source or Tests, and for programs whose cases are unknown, it checks nothing.
 func (b *bench) checkCases(list []program) error {
 	suite, err := expect.SuiteOf(b.im.Kernel.Version)
 	if err != nil || b.opt.Source != "" || b.opt.Tests != "" {
@@ -83,12 +83,13 @@ func (b *bench) checkCases(list []program) error {
 	return nil
 }
 
-// UsageError is wrong use of the command.
+// UsageError is an error in Options.Programs, for example an unknown program.
 type UsageError struct{ error }
 
 func (e *UsageError) Unwrap() error { return e.error }
 
-// List returns the programs of the tests, or the cases of the programs in o.
+// List returns the names of the tests' programs, each name in NotForUs with the reason. If o.Programs is not empty,
+// List returns the known cases that o.Programs names, as PROGRAM:CASE.
 func List(ctx context.Context, o *Options) (list []string, err error) {
 	b := &bench{opt: o}
 	defer func() { err = errors.Join(err, b.close()) }()
@@ -131,7 +132,7 @@ func (b *bench) fetch(ctx context.Context) (err error) {
 		models = nil
 	}
 	fetch := o.Fetch
-	fetch.Whole = true // the images need all modules
+	fetch.Whole = true // no partial trees: the tests' images need all modules of the kernel
 	if b.im, err = machine.Fetch(ctx, fetch, models, o.Note); err != nil {
 		return err
 	}
@@ -174,8 +175,8 @@ func (b *bench) columns(p *program) []results.Column {
 	return list
 }
 
-// withoutPatches returns a result without cases if the column is Patched and patches of the program do not
-// apply; otherwise nil.
+// withoutPatches returns a result without cases if the column is Patched and a patch of the program, or one that it
+// needs, does not apply; otherwise nil.
 func (b *bench) withoutPatches(p *program, column results.Column) *results.Program {
 	if column != results.Patched {
 		return nil
@@ -192,8 +193,8 @@ func (b *bench) withoutPatches(p *program, column results.Column) *results.Progr
 	return &results.Program{Name: p.name, Column: column, Left: left, Only: p.only, Planned: -1, Cases: []results.Case{}}
 }
 
-// program runs a program, unless its patches do not apply. It boots a guest if there is none. Without an error
-// the next program can run.
+// program runs a program in a column, unless withoutPatches has a result. It boots a guest if there is none. If it
+// returns no error and does not set b.ended, the next program can run.
 func (b *bench) program(ctx context.Context, p *program, column results.Column) (*results.Program, error) {
 	o := b.opt
 	if res := b.withoutPatches(p, column); res != nil {
@@ -213,7 +214,7 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 		return nil, err
 	}
 	if b.first == 0 {
-		o.Doing("") // the tests begin
+		o.Doing("") // the first test begins
 		b.first = time.Since(b.began)
 		o.Note("the first test starts after %.1f s (%s)", b.first.Seconds(), b.guest().Accel())
 	}
@@ -262,8 +263,8 @@ func (b *bench) program(ctx context.Context, p *program, column results.Column) 
 
 func failed(p *results.Program) bool { return p.Count().Bad() > 0 || len(p.Splats) > 0 }
 
-// leaveOut returns the cases that would end the guest, and the names of the others, if they are known. If the
-// user names cases it returns none.
+// leaveOut returns the program's cases that are expected to end the guest (expect.LeftOut), and the names of its other
+// known cases. Without expectations, with Source or Tests, and if the user named cases of the program, it returns nil.
 func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []string) {
 	if b.expected == nil || b.opt.Source != "" || b.opt.Tests != "" || p.only != nil {
 		return nil, nil
@@ -277,10 +278,10 @@ func (b *bench) leaveOut(p *program, column results.Column) (leftOut, names []st
 	return leftOut, names
 }
 
-// maxStderr bounds the kept lines of standard error.
+// maxStderr bounds how many lines at the end of a program's standard error are kept.
 const maxStderr = 50
 
-// tailBytes of the end of standard error are searched for these lines.
+// tailBytes is how many bytes at the end of standard error are searched for these lines.
 const tailBytes = 64 << 10
 
 func lastLines(text []byte, n int) (list []string) {
@@ -292,8 +293,8 @@ func lastLines(text []byte, n int) (list []string) {
 	return list[max(0, len(list)-n):]
 }
 
-// runProgram runs a program until it ends, its time is over, ctx ends, or the guest ends. It returns an error
-// if KVM has stopped the guest: the next guest would stop, too.
+// runProgram runs a program until it ends, its time is over, ctx ends, its output cannot be written, or the guest ends.
+// It returns an error only if KVM may have ended the guest: KVM could end the next guest, too.
 func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut []string,
 	out io.Writer) (ktap.Exit, []byte, error) {
 	args := []string{"./" + path.Base(p.name)}
@@ -322,7 +323,7 @@ func (b *bench) runProgram(ctx context.Context, dir string, p *program, leftOut 
 	return ktap.Exit{Status: st.Exit()}, stderr.Bytes(), nil
 }
 
-// payload has the tested NIC's bytes of payload in GPU memory and elsewhere.
+// payload has the tested NIC's bytes of payload in GPU memory and elsewhere; with Options.Device both are 0.
 type payload struct{ device, host uint64 }
 
 func (b *bench) payload() (x payload) {
@@ -337,8 +338,8 @@ func (b *bench) payload() (x payload) {
 		c.Rx.HostBytes + c.Tx.HostBytes}
 }
 
-// since judges a program that uses device memory: if a case passed, payload must have been in device memory
-// since the reading before.
+// since judges a program that uses device memory, which ran between the readings before and x: if a case passed, the
+// NIC must have counted payload in device memory meanwhile.
 func (x payload) since(before payload, p *results.Program) *results.Devmem {
 	d := &results.Devmem{DeviceBytes: x.device - before.device, HostBytes: x.host - before.host}
 	switch {

@@ -24,8 +24,8 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// share lets members of a group connect to the socket (unix(7)), unless group is "". It changes the group
-// before the mode: the former group never gets access.
+// share lets members of a group connect to the socket (unix(7)), and sets l.rule; for the group "" it does nothing. It
+// changes the file's group before the mode: the former group never gets access.
 func (l *listener) share(group string) error {
 	if group == "" {
 		return nil
@@ -50,9 +50,9 @@ func (l *listener) share(group string) error {
 	return nil
 }
 
-// admits reports whether the peer may use the socket: everybody may if l.note is nil, else those whom l.rule
-// admits, which also looks at the file's present group and mode. It notes each of the first refused users once
-// (access.Told).
+// admits reports whether the peer may use the socket. If l.note is nil, everybody may. Else vnic's user and root may.
+// After share with a group other users may, too, while the file has this group, and a mode that gives users outside of
+// the group no right. admits notes each of the first refused users once (access.Told).
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.note == nil {
 		return true

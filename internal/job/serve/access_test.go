@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// as connects to a socket as another user, and returns the errno of connect(2).
+// as connects to a socket as another user, and returns the errno of connect(2); 0: it connected.
 func as(t *testing.T, dir, path string, uid uint32, groups ...uint32) syscall.Errno {
 	t.Helper()
 	c := command(t, dir)
@@ -62,7 +62,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// Members of the socket's group are served.
+// Members of the socket's group can connect, and other users cannot. If the file's group or mode changes, the peer of
+// another user is refused.
 //
 // Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
 // allows it.
@@ -88,7 +89,7 @@ func TestSocketGroup(t *testing.T) {
 			"the socket was group 54321's, and has become group 65534's": func() error { return os.Lchown(moved, -1, 65534) },
 		} {
 			s := serve(t, Options{Paths: []string{path + "2"}, Group: strconv.Itoa(group)})
-			testkit.OK(t, os.Rename(path+"2", moved)) // the group is checked whatever the name
+			testkit.OK(t, os.Rename(path+"2", moved)) // the server has the file open: its name does not matter
 			testkit.OK(t, spoil())
 			testkit.Equal(t, "connect", as(t, dir, moved, 65534), 0)
 			s.noted("of user 65534 is refused: " + want)
@@ -97,7 +98,7 @@ func TestSocketGroup(t *testing.T) {
 		}
 	}
 	s.end()
-	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // as has copied the program to dir
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // the function as has left its copy of the program
 		t.Errorf("left: %v, %v", list, err)
 	}
 }

@@ -20,8 +20,8 @@ func PrintCapabilities(w io.Writer) error {
 // options only.
 const BackendName = "vhost-user-vnic"
 
-// PrintDescription describes the program at this path, as VhostUserBackend of QEMU's
-// docs/interop/vhost-user.json.
+// PrintDescription prints a VhostUserBackend of QEMU's docs/interop/vhost-user.json for the program at the path
+// binary.
 func PrintDescription(w io.Writer, binary string) error {
 	return report.Encoder(w).Encode(struct {
 		Description string `json:"description"`

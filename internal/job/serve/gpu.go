@@ -20,8 +20,8 @@ type gpuSockets struct {
 
 func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
 
-// shareGPUs makes these sockets beside the ports', if sharesGPUs. The caller closes the result, even after an
-// error.
+// shareGPUs makes these sockets, one for each of o.Paths, if sharesGPUs. Without a Broker this process serves them
+// until Close or the end of ctx; else the broker does. The caller closes the result, even after an error.
 func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
 	s := &gpuSockets{}
 	ctx, s.stop = context.WithCancel(ctx)
@@ -65,7 +65,7 @@ func (s *gpuSockets) share(ctx context.Context, o *Options, path string, gpu *la
 	return given.Close()
 }
 
-// Close closes the sockets, and removes their files.
+// Close ends the service in this process, closes the sockets, and removes their files unless they were replaced.
 func (s *gpuSockets) Close() (err error) {
 	s.stop()
 	s.wg.Wait()

@@ -23,7 +23,8 @@ import (
 // member is an environment variable with a path: this program, as another user, then uses a GPU's memory.
 const member = "VNIC_TEST_MEMBER"
 
-// useGPU maps a GPU's memory as QEMU does, and tries to truncate it and to change its mode.
+// useGPU maps a GPU's memory as QEMU does, by its path or from its GPU socket, tries to truncate it and to change its
+// mode, and writes to it. It prints the text that it found there, and whether the tries succeeded.
 func useGPU(path string) int {
 	if strings.HasSuffix(path, gpufd.Suffix) {
 		fd, err := gpufd.Receive(context.Background(), path)
@@ -61,7 +62,7 @@ func uses(t *testing.T, dir, path string, uid uint32, groups ...uint32) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A member of the group gets the memory of each port's own GPU; other users do not.
+// A member of the group gets the memory of each port's own GPU from the GPU's socket; other users do not.
 //
 // Invariant: vnic serve: The memory of a GPU is given only to vnic's own user, root and the members
 // of --socket-group.

@@ -29,7 +29,7 @@ guests:
     gpus: [{name: gpu0, memory: 6M}]
 `
 
-// taken returns options for a lab file's NICs, with sockets in dir.
+// taken returns options for the NICs of file, the text of a lab file, with sockets in dir.
 func taken(t *testing.T, file, dir string) (o Options) {
 	l := testkit.Must(labfile.Parse("f", []byte(file)))(t)
 	testkit.OK(t, o.Take(l, []string{filepath.Join(dir, "%s.sock")}))
@@ -37,7 +37,7 @@ func taken(t *testing.T, file, dir string) (o Options) {
 	return o
 }
 
-// With the driver vnicgpu GPUs are PCI devices.
+// With the driver vnicgpu, QEMU's arguments have the GPUs as PCI devices, and the report asks for the module.
 func TestLabWithTheGPUsDriver(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serve(t, taken(t, `
@@ -103,7 +103,7 @@ func TestLabIsServed(t *testing.T) {
 	s.talk(s.guest(1), s.guest(3))
 }
 
-// A guest's first NIC has a name at the gateway, unless the file gives it an IPv4 address.
+// A guest's first NIC has a name at the gateway, unless the file gives it another IPv4 address than the default.
 func TestGatewayOfALab(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const text = `

@@ -63,7 +63,8 @@ func listen(ctx context.Context, path string) (*listener, error) {
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
 }
 
-// private checks that only this user can access the socket, and restores the owner's rights.
+// private checks that the socket's mode gives other users no right, and restores the owner's rights, which a umask may
+// have taken away. If the mode gives others a right, private removes the file and returns an error.
 func private(path string) (os.FileInfo, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
@@ -83,7 +84,8 @@ func private(path string) (os.FileInfo, error) {
 }
 
 // lockDir locks a directory, so that other vnics make no sockets there until unlock. It goes on without a
-// lock that it cannot get, at the latest after limits.Directory.
+// lock that it cannot get, at the latest after limits.Directory. It returns an error if ctx ends, or if dir cannot be
+// opened for another reason than a missing right.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrPermission) { // a user may write to a directory that he cannot read
@@ -94,7 +96,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 	retry := time.NewTicker(5 * time.Millisecond)
 	defer retry.Stop()
-	limit := time.After(limits.Directory.Here()) // another vnic holds it for a millisecond
+	limit := time.After(limits.Directory.Here()) // another vnic usually holds it for a millisecond
 	for {
 		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
 			return func() { _ = d.Close() }, nil
@@ -110,7 +112,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// Close closes the socket, and removes the file that listen made.
+// Close closes the socket, and removes the file that listen made, unless it was replaced. Later calls do nothing.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
 		if l.UnixListener != nil {
@@ -136,7 +138,7 @@ func (l *listener) remove() error {
 	return os.Remove(l.name)
 }
 
-// sameTime compares modification times: a later file may have the inode of an earlier one.
+// sameTime reports whether a and b have the same modification time: a later file may have the inode of an earlier one.
 func sameTime(a, b os.FileInfo) bool {
 	x, ok := a.Sys().(*syscall.Stat_t)
 	y, ok2 := b.Sys().(*syscall.Stat_t)

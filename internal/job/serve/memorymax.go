@@ -7,8 +7,8 @@ const (
 	maxPort    = 2 << 20
 )
 
-// MemoryMax returns the memory limit, in bytes, for a control group with these options. Each guest has ram
-// bytes, which the kernel charges to the control group if a NIC is the first to write to them.
+// MemoryMax returns the memory limit, in bytes, for the control group of a vnic serve with these options. Each guest
+// has ram bytes, which the kernel charges to the control group if a NIC is the first to write to them.
 func (o *Options) MemoryMax(ram uint64) uint64 {
 	n := uint64(maxProgram)
 	if !o.Off() {

@@ -27,7 +27,7 @@ func statusBytes(t *testing.T, pid int, key string) uint64 {
 	return 0
 }
 
-// The peak memory is below MemoryMax, also with all GPUs' memory in use.
+// The peak memory of vnic serve plus the memory of its GPUs is at most MemoryMax.
 func TestMemoryMaxIsEnough(t *testing.T) {
 	testkit.Slow(t)
 	testkit.LeavesNothing(t)
@@ -41,7 +41,7 @@ func TestMemoryMaxIsEnough(t *testing.T) {
 		p := startApart(t, apartOptions{Mode: broker.On, Paths: paths, GPUMemory: uint64(gpu),
 			Gateway: lab.GatewayFlags{NoGateway: true}})
 		o := Options{Paths: paths, GPUMemory: uint64(gpu), GatewayFlags: lab.GatewayFlags{NoGateway: true}}
-		for i := range min(n, n*gpu) { // in each GPU's memory
+		for i := range min(n, n*gpu) { // fill each GPU's memory
 			f := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
 			testkit.Must(f.WriteAt(bytes.Repeat([]byte{1}, gpu), 0))(t)
 			testkit.OK(t, f.Close())

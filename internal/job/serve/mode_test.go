@@ -71,7 +71,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
-// The socket's file is created with its final mode.
+// With umask 0 the socket's file is created with its final mode.
 //
 // Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
 // --socket-group shares it.
@@ -96,7 +96,7 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	}
 }
 
-// connect(2) fails for another user's process.
+// connect(2) to a socket of listen fails for another user's process, also with umask 0.
 //
 // Invariant: vnic serve: Only its own user and root can open a socket, whatever the umask, unless
 // --socket-group shares it.
@@ -110,7 +110,7 @@ func TestOthersCannotConnect(t *testing.T) {
 	defer os.RemoveAll(dir)
 	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
-	// a stranger can connect to an open socket
+	// for comparison: a stranger can connect to a socket of net.Listen
 	for _, c := range []struct {
 		name string
 		make func(path string) (net.Listener, error)

@@ -23,18 +23,19 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	session.Common // Accel: of the users' QEMUs, as far as vnic can tell
+	session.Common // Accel: the accelerator that the users' QEMUs likely use
 
-	// Lab is a lab file, nil: none. Its guests take the place of NIC, GPUMemory, Impair and NoP2P (Take).
+	// Lab is a lab file, nil: none. Its guests take the place of NIC, GPUMemory, Impair and NoP2P (Take). Check still uses
+	// NIC.Model, which Take sets.
 	Lab *labfile.Lab
 
 	NIC       lab.NIC        // of each port
 	GPUMemory uint64         // of each port, in bytes; 0: no GPUs
 	Impair    lab.Impairment // for all links
 	NoP2P     bool           // NICs do not reach GPU memory
-	Paths     []string       // sockets, one for each port
+	Paths     []string       // paths of sockets, one for each port; empty with FDs
 	FDs       []int          // open sockets, instead of Paths
-	Client    bool           // QEMU listens at Paths
+	Client    bool           // QEMU listens at Paths; false: vnic does
 	Group     string         // a group whose members may connect, too; "": none
 	AllowMAC  lab.AllowedMACs
 	Flows     int      // lab.Options.Flows
@@ -46,8 +47,8 @@ type Options struct {
 
 	lab.GatewayFlags
 
-	Ready func(*Report) error                    // called when QEMUs may connect
-	Event func(port, format string, args ...any) // about a port, a socket's path, "GPU" or "lab"
+	Ready func(*Report) error                    // called when QEMUs may connect; an error ends Do
+	Event func(port, format string, args ...any) // port: name of a port, socket or removed device, "GPU" or "lab"
 
 	silence, takeover time.Duration // 0: limits.Connected and limits.Takeover; tests set others
 }
@@ -64,7 +65,8 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 
 const maxPath = gpufd.MaxPath
 
-// Paths returns the sockets' paths of n ports: given, or given[0] with %d for the port's number.
+// Paths returns the paths of the sockets of n ports: given, which must have n paths, or, if given is one path with %d,
+// n copies of it with the ports' numbers for %d. n 0: as many ports as given has paths.
 func Paths(given []string, n int) ([]string, error) {
 	if len(given) == 1 && strings.Contains(given[0], "%d") {
 		var paths []string
@@ -81,7 +83,9 @@ func Paths(given []string, n int) ([]string, error) {
 	return given, nil
 }
 
-// Take sets the NICs to the lab file's, with sockets at given[0], in which %s stands for the NIC's name.
+// Take makes o serve the NICs of a lab file: at sockets with the only path in given, which has %s in place of the NIC's
+// name. Set FDs and Group before; NIC.Model should be empty, and is then set to a vfio-user model, if a NIC has one, or
+// to the first NIC's.
 func (o *Options) Take(l *labfile.Lab, given []string) error {
 	if len(given) != 1 || !strings.Contains(given[0], "%s") {
 		return errors.New("--lab: give --socket-path once with %s in it, for the name of each NIC, as a.nic0")
@@ -100,7 +104,7 @@ func (o *Options) Take(l *labfile.Lab, given []string) error {
 		for _, n := range g.NICs {
 			o.Paths = append(o.Paths, strings.Replace(given[0], "%s", n.Name, 1))
 			if m, _ := lab.LookupModel(n.Model); o.NIC.Model == "" || m.VFIOUser {
-				o.NIC.Model = n.Model // it decides which flags are allowed
+				o.NIC.Model = n.Model // a vfio-user model, if there is one, decides which flags are allowed
 			}
 		}
 	}
@@ -231,7 +235,7 @@ func (o *Options) describe() lab.Description {
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.Off() {
-		for i := range d.Guests { // names must lead to the IPv6 address that the kernel makes
+		for i := range d.Guests { // the gateway's names need the IPv6 address that a guest's kernel makes
 			n := &d.Guests[i].NICs[0]
 			n.MAC, n.Addr6 = lab.MAC(i), lab.Addr6(i)
 			n.Addr6 = madeUp(n)
@@ -263,19 +267,20 @@ func (o *Options) gatewayOptions() (gateway.Options, error) {
 	return g, nil
 }
 
-// madeUp returns the IPv6 address that a guest's kernel derives from the NIC's MAC and the advertised prefix.
+// madeUp returns the IPv6 address that a guest's kernel may derive from the NIC's MAC and the advertised prefix, by
+// EUI-64.
 func madeUp(n *lab.NIC) netip.Prefix {
 	return netip.PrefixFrom(gateway.EUI64(n.Addr6, n.MAC), n.Addr6.Bits())
 }
 
-// onGateway reports whether the first NIC of a lab file's guest is on the gateway's IPv4 network.
+// onGateway reports whether there is a gateway, and the first NIC of guest i of the lab file is on its IPv4 network.
 func (o *Options) onGateway(i int) bool {
 	v4, _ := o.Lab.Given(i, 0)
 	return !o.Off() && !v4.IsValid()
 }
 
-// hosts lists the NICs of a lab file's guests. A guest's first NIC, if it is on the gateway's network, has a
-// name and addresses.
+// hosts lists the NICs of a lab file's guests, with their MACs. A guest's first NIC, if it is on the gateway's IPv4
+// network, also has a name, an IPv4 address and, unless the file gives it one, an IPv6 address.
 func (o *Options) hosts() (list []gateway.Host) {
 	d := o.describe()
 	for i, g := range d.Guests {

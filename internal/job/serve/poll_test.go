@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A --poll that cannot work is refused.
+// A --poll or a --hot that cannot work is refused.
 func TestPollIsChecked(t *testing.T) {
 	for _, c := range []struct {
 		o          Options

@@ -54,7 +54,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.begins(pid)
 	var once sync.Once
 	connected := func() { once.Do(func() { p.connected(pid) }) }
-	if p.declining == pid && p.times > 0 { // such a QEMU hangs up again, or accepts, within milliseconds
+	if p.declining == pid && p.times > 0 { // the process likely hangs up at once: it is noted later, if it stays
 		defer time.AfterFunc(p.takeover, connected).Stop()
 	} else {
 		connected()
@@ -73,7 +73,8 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// refuse notes that a process is refused, once (access.Told) until the port serves the next connection.
+// refuse notes that a process is refused: once for each of the first processes (access.Told) that are refused until the
+// port serves the next connection.
 func (p *port) refuse(pid int) {
 	p.mu.Lock()
 	first := p.refused.First(uint32(pid))
@@ -138,7 +139,7 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 		some = n > 0
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	inTime, on := limit.Stop(), stop() // else giveUp has run, or will run
+	inTime, on := limit.Stop(), stop() // false: giveUp has run, or will run
 	return some && inTime && on
 }
 

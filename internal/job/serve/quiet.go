@@ -11,7 +11,7 @@ import (
 // quietBurst is how many lines about a port may come at once; after these, one a second.
 const quietBurst = 100
 
-// quiet limits the lines about each port: a peer can connect and hang up as often as it likes.
+// quiet limits the notes and warnings about each port: a peer can connect and hang up as often as it likes.
 type quiet struct {
 	mu    sync.Mutex
 	ports map[string]*budget // by port; "": lines that are about no port
@@ -24,7 +24,7 @@ type budget struct {
 
 func newQuiet() *quiet { return &quiet{ports: map[string]*budget{}} }
 
-// allow reports whether a line about a port may be written, and how many were dropped before it.
+// allow reports whether a line about a port may be written, and, if so, how many were dropped since the last one.
 func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,7 +41,8 @@ func (q *quiet) allow(port string) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// note returns note with the port's limit.
+// note returns a function that calls its argument note, within the limit of each port. Before a line it notes how many
+// lines about the port were left out, if any.
 func (q *quiet) note(note func(port, format string, args ...any)) func(port, format string, args ...any) {
 	return func(port, format string, args ...any) {
 		leftOut, ok := q.allow(port)

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Warnings and notes about one port are bounded, and those about another are not affected.
+// Warnings and notes about one port are bounded. A line of level Info about it and a warning about another port are
+// written.
 func TestQuiet(t *testing.T) {
 	var output bytes.Buffer
 	q := newQuiet()

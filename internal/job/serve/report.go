@@ -31,17 +31,17 @@ type Report struct {
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`
 	Client        bool         `json:"client"`  // QEMU listens at the sockets
-	Gateway       string       `json:"gateway"` // "": none
+	Gateway       string       `json:"gateway"` // its IPv4 address; "": none
 	KernelArgs    string       `json:"kernel_args"`
 	GPUModule     bool         `json:"gpu_module,omitempty"` // some guests need vnicgpu.ko, the driver of their GPUs
 	ResidentBytes uint64       `json:"resident_bytes"`       // this process's memory, without GPUs' and guests'
-	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for each port
+	PortBytes     uint64       `json:"port_bytes"`           // part of ResidentBytes for a port, on average
 	Ports         []PortReport `json:"ports"`
 	// AllPorts has the arguments of one QEMU with all ports, for 2 to 8 named sockets without a lab file.
 	AllPorts []string `json:"all_ports,omitempty"`
 	// Boot is Options.Boot: arguments for every QEMU, after its others.
 	Boot []string `json:"boot,omitempty"`
-	// Guests are the guests of a lab file. The ports then have no QEMU and no GPU.
+	// Guests are the guests of a lab file. Then Ports have no arguments of QEMU and no GPU.
 	Guests []GuestReport `json:"guests,omitempty"`
 
 	mtu     int
@@ -63,7 +63,7 @@ type PortReport struct {
 	GPUPath  string `json:"gpu_path"`
 	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory; "": QEMU opens GPUPath, if there is one.
 	GPUSocket string   `json:"gpu_socket"`
-	QEMU      []string `json:"qemu"` // its arguments
+	QEMU      []string `json:"qemu"` // QEMU's arguments; empty with a lab file
 }
 
 // GuestReport is a guest of a lab file.
@@ -71,7 +71,7 @@ type GuestReport struct {
 	Name  string      `json:"name"`
 	Ports []string    `json:"ports"` // their names
 	GPUs  []GPUReport `json:"gpus"`
-	QEMU  []string    `json:"qemu"` // its arguments: CPUs, RAM, PCIe tree, GPUs and NICs
+	QEMU  []string    `json:"qemu"` // QEMU's arguments: CPUs, RAM, PCIe tree, GPUs and NICs
 }
 
 // GPUReport is a GPU of a lab file's guest.
@@ -81,7 +81,7 @@ type GPUReport struct {
 	Path  string `json:"path"`
 }
 
-// addGuests adds a lab file's guests, and clears AllPorts and the ports' GPUs and arguments.
+// addGuests adds a lab file's guests, sets GPUModule, and clears AllPorts and the ports' GPUs and arguments.
 func (r *Report) addGuests(l *lab.Lab, file *labfile.Lab, client bool) error {
 	r.AllPorts = nil
 	ports := r.Ports
@@ -142,8 +142,8 @@ const noKASLR = "nokaslr"
 
 const guestRAM = 1 << 30
 
-// guestCPUs is the number of CPUs in the printed arguments without a lab file. With one, a guest may lose kicks
-// under TCG (internal/machine/qemu/args.go, cpus).
+// guestCPUs is the number of CPUs in the printed arguments, unless there is a lab file. A guest with a single CPU may
+// lose kicks under TCG (internal/machine/qemu/args.go, cpus).
 const guestCPUs = 2
 
 // newReport reports a lab's NICs with QEMU's arguments. shared: QEMUs get the GPUs' memory from sockets.
@@ -170,7 +170,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 			}
 		}
 		ram := "ram"
-		if i > 0 { // one QEMU may get the arguments of several ports
+		if i > 0 { // ids differ: one QEMU may get the arguments of several ports
 			ram = id(ram, i)
 		}
 		nic := nicArgs(id("net", i), p, &e, client)
@@ -190,7 +190,7 @@ func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 
 const qemuName = "qemu-system-x86_64"
 
-// maxAllPorts bounds the ports in AllPorts, whose arguments fill a screen.
+// maxAllPorts is the most ports with which AllPorts is set: their arguments fill a screen.
 const maxAllPorts = 8
 
 func id(name string, i int) string { return name + strconv.Itoa(i) }
@@ -201,7 +201,7 @@ type gpu struct {
 	path  string
 }
 
-// machineArgs returns arguments for the machine, shared RAM, and the GPUs' memory.
+// machineArgs returns QEMU's arguments for the machine, CPUs, shared RAM, and the GPUs' memory.
 func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	total, smp := uint64(guestRAM), strconv.Itoa(guestCPUs)
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=%s,size=%dM,share=on", ramID, guestRAM>>20)}
@@ -223,7 +223,7 @@ func machineArgs(m lab.Model, ramID string, gpus []gpu) []string {
 	return append(args, nodes...)
 }
 
-// program returns this program's name if PATH leads to it, else its path.
+// program returns "vnic" if PATH leads to this program by that name, or if its path is unknown; else its path.
 func program() string {
 	const name = "vnic"
 	address, err := os.Executable()
@@ -274,7 +274,8 @@ func leadsTo(o *gateway.Options) string {
 	}
 }
 
-// Print writes the report as text, with a QEMU command for each port or guest.
+// Print writes the report as text, with a QEMU command for each port and, with AllPorts, one for all ports, or with a
+// lab file one for each guest. For a port whose socket has no name it writes only QEMU's arguments without the NIC.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
@@ -303,7 +304,7 @@ func (r *Report) Print(w io.Writer) error {
 	if words := strings.TrimSpace(strings.TrimSuffix(r.KernelArgs, r.clock)); words != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", words)
 	}
-	if r.clock != "" && len(r.Boot) == 0 { // else the commands contain it
+	if r.clock != "" && len(r.Boot) == 0 { // with Boot the commands contain it
 		fmt.Fprintf(&b, "without KVM, on the guest kernel's command line: %s, or a guest with several CPUs may stand still "+
 			"while it boots\n", r.clock)
 	}
@@ -340,7 +341,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// printCommand writes a QEMU command for a shell; with sockets, `vnic gpu-fd` starts QEMU.
+// printCommand writes a QEMU command with args and r.Boot for a shell; with sockets, `vnic gpu-fd` starts QEMU.
 func (r *Report) printCommand(w io.Writer, sockets, args []string) {
 	command := r.qemu
 	if len(sockets) > 0 {

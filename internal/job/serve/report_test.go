@@ -78,7 +78,8 @@ func idsOf(args []string) (ids []string) {
 	return slices.Compact(ids) // a chardev and a netdev have the id net0
 }
 
-// Without QEMU in PATH the command is "vnic qemu".
+// Without QEMU in PATH the command is "vnic qemu", else QEMU's name. Boot's -cpu is left out if QEMU's other arguments
+// have one.
 func TestPrintedCommandIsWhatThisMachineHas(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := testkit.Must(lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}))(t)
@@ -138,7 +139,7 @@ func TestPrintedCommandsKeepTheClockRight(t *testing.T) {
 	}
 }
 
-// A QEMU with all ports, at most maxAllPorts, has all GPUs and NICs.
+// AllPorts has all GPUs and NICs. With more than maxAllPorts ports it is empty.
 func TestAllPortsInOneQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, tt := range []struct {

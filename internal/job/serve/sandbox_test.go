@@ -54,7 +54,8 @@ type attempt struct {
 	Refused   bool
 }
 
-// attempts tries what an attacker would try, before the first QEMU connects.
+// attempts tries what an attacker would try, before the first QEMU connects. held: the process is in its sandbox, which
+// refuses it.
 func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
@@ -78,7 +79,7 @@ func attempts(dir string, held bool) (list []attempt) {
 			}
 			return nil
 		},
-		"message": func() error { // the message may go through any descriptor, the broker's too
+		"message": func() error { // if held, no descriptor may send it, the broker's neither
 			if !held {
 				if err := unix.Sendmsg(0, []byte("x"), nil, nil, 0); err != unix.ENOTSOCK {
 					return fmt.Errorf("of no socket: %w", err)
@@ -103,7 +104,7 @@ func attempts(dir string, held bool) (list []attempt) {
 	return list
 }
 
-// arenas is how many arenas glibc's malloc makes before it reads the number of processors.
+// arenas is how many arenas glibc's malloc makes, by the tunable arena_test, before it reads the number of processors.
 const arenas = 16
 
 // wait starts n threads that block for ever. Each starts the next one, so that glibc, if Go uses it (-race),
@@ -142,8 +143,8 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart serves in this process. It writes its report, the attempts if Probe is set, and at the end the
-// number of refused calls.
+// serveApart serves in this process until its standard input ends. It writes its report, the attempts if Probe is set,
+// and at the end the number of refused calls.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
@@ -276,7 +277,8 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	return err
 }
 
-// In its sandbox vnic serve does all that it has to do.
+// In its sandbox no system call of vnic serve is refused (in mode log: would be) while it serves guests, their GPUs'
+// memory, a gateway and a forwarded port.
 //
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
@@ -338,8 +340,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// In mode on the process cannot start programs, dial or write files, nor, if the kernel has Landlock, open
-// /etc/passwd. In each mode it serves after the attempts.
+// In mode on all attempts are refused, but for opening /etc/passwd if the kernel has no Landlock. In the other modes
+// they succeed. In each mode the process serves after the attempts.
 //
 // Invariant: sandbox: In mode on, the process that maps guests starts and dials nothing, and with
 // Landlock opens only its own /proc and two files of the kernel, for reading.
@@ -387,7 +389,7 @@ func BenchmarkSandbox(b *testing.B) {
 			}
 			testkit.OK(b, errors.Join(x.Close(), y.Close()))
 			p.end()
-			// includes the process's start and end
+			// the CPU time includes the process's start and end
 			used := p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N*2*(n/1448)), "cpu-ns/frame")
 		})

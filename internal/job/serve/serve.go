@@ -16,7 +16,8 @@ import (
 
 func (o *Options) text(port, text string) { o.Event(port, "%s", text) }
 
-// Do serves until ctx ends, which is no error, or until no further connection can come.
+// Do serves until ctx ends, which is no error, or, if all sockets are connected ones (FDs), until their connections
+// have ended.
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
@@ -31,7 +32,7 @@ func Do(ctx context.Context, o Options) (err error) {
 			err = errors.Join(err, s.Close())
 		}
 		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-			err = nil // ctx ended while o.open or o.shareGPUs waited for a directory's lock
+			err = nil // ctx ended, for example while o.open waited for a directory's lock
 		}
 	}()
 	if err != nil {
@@ -43,7 +44,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	before := resident()
 	var ports uint64 // bytes that the ports have added
-	// measure is the first service: lab.Open calls it before the others, which add more.
+	// lab.Open calls the services when it has made the ports, and measure first: the others add more memory.
 	measure := func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)
@@ -89,7 +90,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
-// report describes the NICs and GPUs, and how QEMU is started with them.
+// report describes the NICs, the GPUs and the gateway, and how QEMU is started with them.
 func (o *Options) report(l *lab.Lab, sources []source) (*Report, error) {
 	r := newReport(l, sources, o.Client, o.sharesGPUs())
 	r.Boot = o.Boot

@@ -35,7 +35,7 @@ type served struct {
 	done  chan error
 }
 
-// serve runs Do until the test ends or calls end.
+// serve starts Do, and returns when QEMUs may connect. Do runs until the test ends or calls end.
 func serve(t *testing.T, o Options) *served {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -307,7 +307,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A second QEMU is refused; connections that are silent or send rubbish keep none out.
+// A second QEMU is refused; connections that are silent or send rubbish keep no QEMU out.
 //
 // Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {
@@ -356,7 +356,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		_ = c.Close()
 	}
 	var g *labtest.Guest
-	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // QEMU's first message may be too late
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // its first byte may come later than Options.silence allows
 		p, err := s.rep.Ports[0], error(nil)
 		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
 		return err == nil
@@ -390,7 +390,7 @@ func TestToldToEndAtOnce(t *testing.T) {
 	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A port needs at most maxPort bytes.
+// With 64 ports, a port needs at most maxPort bytes, on average.
 func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -409,7 +409,8 @@ func TestManyPorts(t *testing.T) {
 	}
 }
 
-// An immediate exit removes the files of vnic's own sockets.
+// atexit.Run, which comes before an immediate exit, removes the files of vnic's own sockets, but no file that has
+// replaced one.
 //
 // Invariant: vnic serve: Sockets are removed also when vnic is interrupted twice.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {

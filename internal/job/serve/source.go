@@ -16,7 +16,7 @@ import (
 
 type source interface {
 	// each calls serve for each connection that it does not refuse, until ctx ends or no more can come; serve
-	// owns the connection. each returns after all calls of serve.
+	// owns the connection. each returns when all calls of serve have returned.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
 	// path returns the socket's path for QEMU, or "".
 	path() string
@@ -55,7 +55,7 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 	return list, nil
 }
 
-// maxWaiting bounds a port's connections: the served one and waiting ones.
+// maxWaiting bounds a listener's open connections, the served one and waiting ones. Further ones are closed at once.
 const maxWaiting = 8
 
 func (l *listener) path() string { return l.name }
@@ -100,7 +100,7 @@ func (o *Options) dialer(i int) dialer {
 func (d dialer) path() string { return d.name }
 func (d dialer) Close() error { return nil }
 
-// intervals between attempts to connect
+// intervals between attempts to connect: they double from redial to maxRedial
 const (
 	redial    = 50 * time.Millisecond
 	maxRedial = time.Second
@@ -136,7 +136,8 @@ func (o *once) Close() (err error) {
 	return err
 }
 
-// inherit makes a source of an inherited socket.
+// inherit makes a source of an inherited stream socket, which listens or is connected. The source has a copy of the
+// socket: inherit closes fd.
 func inherit(fd int) (source, error) {
 	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
 		return nil, errors.New("not a Unix domain socket")

@@ -17,12 +17,12 @@ type Document struct {
 	Status int `json:"status"`
 }
 
-// JSON writes a run and its judgement.
+// JSON writes the Document of a run and its judgement.
 func JSON(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	worth := *j
 	d := Document{Run: *run, Judgement: &worth, Status: j.Status()}
 	d.Schema = results.Schema
-	if len(d.Programs) == 0 { // lists are never null
+	if len(d.Programs) == 0 { // the lists of programs are never null
 		d.Programs, worth.Programs = []results.Program{}, []expect.ProgramJudgement{}
 	}
 	e := report.Encoder(w)

@@ -10,8 +10,10 @@ import (
 	"vnic.dev/vnic/internal/report/junit"
 )
 
-// JUnit writes a run for CI: a suite for each program, and a failure or error for each case whose verdict
-// does not match, or that failed and is Unjudged. Other cases that do not pass are skipped, with the reason.
+// JUnit writes a run for CI: a suite for each results.Program, with an entry for each case, for each unexpected
+// complaint of the kernel, and for payload that is not proved. An entry is a failure or an error if its verdict does
+// not match (expect.Verdict.Matches), or if it is a case that failed and is Unjudged. Other entries that do not pass
+// are skipped, with the reason, as is the only entry of a program whose patches do not apply.
 func JUnit(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	all := junit.Suites{Name: "vnic selftest: " + device(run)}
 	total := 0.0
@@ -29,7 +31,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 		SystemOut: strings.Join(p.Diagnostics, "\n")}
 	s.Properties = []junit.Property{{Name: "model", Value: run.Model}, {Name: "device", Value: run.Device},
 		{Name: "kernel", Value: run.Kernel}, {Name: "column", Value: string(p.Column)}}
-	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins takes the text before a dot for a package
+	class := strings.NewReplacer("/", ".", ".py", "").Replace(p.Name) // Jenkins: text before the last dot is a package
 	if p.Left != nil {
 		s.Cases = append(s.Cases, junit.Case{Name: ktap.Whole, Class: class, Time: junit.Seconds(0),
 			Skipped: &junit.Message{Message: notApplied(p)}})
@@ -44,7 +46,7 @@ func junitSuite(run *results.Run, p *results.Program, j *expect.ProgramJudgement
 			t.Name += ": kernel"
 			t.Skipped, t.SystemOut = &junit.Message{Message: describe(c)}, trace(p, c)
 		case c.Complaint():
-			t.Name += ": kernel" // the case has its own entry
+			t.Name += ": kernel" // the running case may have an entry of its own
 			t.Error = &junit.Message{Message: c.Note, Type: string(c.Verdict), Text: trace(p, c)}
 		case c.Verdict == expect.Unproved:
 			t.Name = "payload in device memory"

@@ -49,7 +49,7 @@ programs:
         - {case: hammer, expect: xfail, text: its author says so}
 `
 
-// example returns a run with many kinds of results, and expectations.
+// example returns a run with many kinds of results, and the expectations of modelFile.
 func example(t *testing.T) (*results.Run, *expect.Expectations) {
 	t.Helper()
 	suite := testkit.Must(expect.ParseSuite("suite", []byte(suiteFile)))(t)
@@ -94,7 +94,7 @@ func example(t *testing.T) (*results.Run, *expect.Expectations) {
 		}}, x
 }
 
-// good returns two programs of example, with expected results only.
+// good returns example's run with only two programs, whose results are all as expected, and the expectations.
 func good(t *testing.T) (*results.Run, *expect.Expectations) {
 	run, x := example(t)
 	run.Programs = run.Programs[1:3]
@@ -110,7 +110,8 @@ func unknown(t *testing.T) (*results.Run, *expect.Judgement) {
 	return run, testkit.Must(expect.Judge(run))(t)
 }
 
-// newTroubles has no expectations. Its kernel complains, and payload goes to host memory.
+// newTroubles returns a run with a complaint of the kernel and with payload that is not proved, and the run's
+// judgement. There are no expectations for the run's kernel.
 func newTroubles(t *testing.T) (*results.Run, *expect.Judgement) {
 	run, _ := example(t)
 	run.Kernel = "6.12.1"
@@ -197,7 +198,8 @@ func TestFiles(t *testing.T) {
 	testkit.ErrorIs(t, Files(io.Discard, []string{filepath.Join(dir, "none")}), os.ErrNotExist)
 }
 
-// Yardstick lists the cases that pass on QEMU's virtio-net and in no run on vnic's virtio.
+// With runs on QEMU's virtio-net and on vnic's virtio, Yardstick lists the cases that pass on the former and in no run
+// on the latter, and counts the listed cases that fail or have no result.
 func TestYardstick(t *testing.T) {
 	run := func(model, device string, result ktap.Result, cases ...string) *results.Run {
 		p := results.Program{Name: "gro.py", Column: results.Unmodified}
@@ -232,7 +234,7 @@ func TestYardstick(t *testing.T) {
 	}
 }
 
-// A run's XML has failures or errors exactly when its exit status is not 0.
+// The XML of each of these runs has failures or errors if, and only if, the judgement's exit status is not 0.
 func TestJUnitAgreesWithTheStatus(t *testing.T) {
 	bad, x := example(t)
 	fine, _ := good(t)
@@ -326,7 +328,7 @@ func TestSchemaIsThatOfDocument(t *testing.T) {
 //go:embed schema.json
 var schema string
 
-// The schema accepts documents, and refuses other keys.
+// The schema accepts documents, and refuses them if a key is renamed.
 func TestSchemaTakesWhatIsWritten(t *testing.T) {
 	valid := schematest.Compile(t, schema)
 	run, x := example(t)

@@ -14,9 +14,10 @@ import (
 	"vnic.dev/vnic/internal/job/selftest/results"
 )
 
-// SideBySide writes a Markdown table with a row for each program and a column for each run and column of
-// tests. The cell of a program that ran has the numbers of cases that pass, fail and skip, as 4/0/1, and after
-// an x, unless it is 0, the number that fail as their author expects.
+// SideBySide writes a Markdown table with a row for each program, and for each run a column for unmodified programs
+// and one for patched ones, if it has them. The cell of a program that ran has the numbers of cases that pass, fail
+// (Count.Bad) and skip, as 4/0/1, after an x, unless it is 0, the number that fail as their author expects, and a note
+// if the kernel complained. If a run has several results of a program in a column, the cell has the first.
 func SideBySide(w io.Writer, runs []*results.Run) error {
 	type key struct {
 		run    int
@@ -35,7 +36,7 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 			}
 		}
 	}
-	slices.SortStableFunc(columns, func(a, b key) int { // unmodified, then patched
+	slices.SortStableFunc(columns, func(a, b key) int { // by run, unmodified before patched
 		return cmp.Or(cmp.Compare(a.run, b.run), cmp.Compare(b.column, a.column))
 	})
 	fmt.Fprint(w, "| program |")
@@ -60,8 +61,10 @@ func SideBySide(w io.Writer, runs []*results.Run) error {
 	return err
 }
 
-// Yardstick lists, if runs has both, cases that pass on QEMU's own virtio-net and in no run on vnic's virtio
-// (expect.Behind), and returns how many of all these fail or have no result.
+// Yardstick writes which cases pass in the last run on QEMU's own virtio-net, and in no run on vnic's virtio, with or
+// without XDP, though their program is in one of these (expect.Behind). It returns how many of the cases fail or have
+// no result. Of cases with the same program, column and result it names three, and counts the others. If runs has no
+// run on one of the two, Yardstick writes nothing.
 func Yardstick(w io.Writer, runs []*results.Run) (failures int, err error) {
 	var ours []*results.Run
 	var theirs *results.Run
@@ -127,7 +130,8 @@ func counts(p *results.Program) string {
 	return s
 }
 
-// Files prints the runs in JSON files side by side. Failures that Yardstick counts are an error.
+// Files reads runs from JSON files of vnic selftest, and prints them with SideBySide and Yardstick. Failures that
+// Yardstick counts are an error.
 func Files(w io.Writer, names []string) error {
 	var runs []*results.Run
 	for _, name := range names {
@@ -137,7 +141,7 @@ func Files(w io.Writer, names []string) error {
 		}
 		run := new(results.Run)
 		err = json.Unmarshal(b, run)
-		if n := run.Schema; n != results.Schema && (n != 0 || err == nil) { // else the JSON is broken
+		if n := run.Schema; n != results.Schema && (n != 0 || err == nil) { // 0 with an error: err is returned
 			err = fmt.Errorf("schema %d, not %d", n, results.Schema)
 		}
 		if err != nil {

@@ -16,12 +16,12 @@ import (
 
 // bounds of what is printed about one case
 const (
-	shownLines = 12 // first lines of the reason, and last lines of the diagnostics
+	shownLines = 12 // first lines of the reason, and as many last lines of the diagnostics
 	shownTrace = 16 // first lines of a complaint
 )
 
-// Table prints a run: a line for each program, then cases that do not pass, as expected, with the reasons, then
-// cases that do not match (deviations), and the verdict.
+// Table prints a run: a line with the device and versions, a line for each program, the expectations other than pass
+// that were met (reasons), the cases that need an explanation (deviations), and the verdict.
 func Table(w io.Writer, run *results.Run, j *expect.Judgement) error {
 	fmt.Fprintf(w, "%s, kernel %s%s\n\n", device(run), run.Kernel, versions(run))
 	if err := programs(w, run, j); err != nil {
@@ -89,7 +89,8 @@ func worth(p *expect.ProgramJudgement) string {
 	return strings.Join(parts, ", ")
 }
 
-// reasons prints cases that do not pass, as expected: a line for each expectation.
+// reasons prints the expectations of each program that were met and are not pass: a line for each, with the number of
+// cases that met it.
 func reasons(w io.Writer, j *expect.Judgement) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	first := true
@@ -116,8 +117,8 @@ func reasons(w io.Writer, j *expect.Judgement) error {
 	return tw.Flush()
 }
 
-// deviations prints cases that do not match, pass unexpectedly, or fail without an expectation, and the
-// kernel's unexpected complaints.
+// deviations prints cases that do not match, pass unexpectedly, or fail without an expectation, the kernel's unexpected
+// complaints, and programs whose payload is not proved.
 func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	for i := range j.Programs {
 		p := &run.Programs[i]
@@ -147,7 +148,8 @@ func deviations(w io.Writer, run *results.Run, j *expect.Judgement) {
 	}
 }
 
-// block prints at most n lines: the last ones or the first ones.
+// block prints at most n of the lines, without empty ones: the last ones if last is true, else the first ones. If lines
+// are left out for n, it prints how many.
 func block(w io.Writer, lines []string, n int, last bool) {
 	hidden := max(0, len(lines)-n)
 	if last && hidden > 0 {

@@ -13,7 +13,7 @@ import (
 
 func device(run *results.Run) string {
 	s := run.Model + " on " + run.Device
-	if run.Device == "vnic" && run.Queues == 1 { // QEMU's NICs have one
+	if run.Device == "vnic" && run.Queues == 1 { // QEMU's own NICs always have one queue
 		s += ", 1 queue"
 	}
 	return s

@@ -17,24 +17,24 @@ type Options struct {
 	Name   string // Program.Name
 	Column Column
 	Only   []string
-	Cases  []string // ktap.Options.Names
+	Cases  []string // names of the cases in their order; nil: unknown
 	Now    func() time.Time
-	// Event is called with each event of the parser; nil: not. It must not call the Recorder.
+	// Event, unless it is nil, is called with each event of the parser. It must not call the Recorder.
 	Event func(ktap.Event)
 }
 
-// Recorder makes a Program. Several goroutines may call its methods, because output and console arrive on different
-// goroutines.
+// Recorder makes a Program from a test program's output and the kernel's complaints. Several goroutines may call its
+// methods, because output and complaints arrive on different goroutines.
 type Recorder struct {
 	mu     sync.Mutex
 	opts   Options
 	parser *ktap.Parser
 	began  time.Time
-	since  time.Time // begin of the running case
+	since  time.Time // when the running case began: at the start, at the plan, or at the end of the case before
 	due    int       // number of the running or next case
 	prog   Program
 	number []int // numbers of prog.Cases
-	splats []int // due when the complaint came, for each of prog.Splats
+	splats []int // for each of prog.Splats, the field due when the complaint came
 }
 
 // NewRecorder makes a Recorder for a program that begins now.
@@ -57,8 +57,9 @@ func (r *Recorder) Write(b []byte) (int, error) {
 	return r.parser.Write(b)
 }
 
-// Complaint adds a complaint of the kernel to the running case. If the console is late it may belong to the
-// case before.
+// Complaint adds a complaint of the kernel to the running or next case, or to the program if this case gets no result.
+// The console may be late: then the complaint may be about the case before. After the first splat.MaxSplats complaints
+// Complaint only counts them.
 func (r *Recorder) Complaint(s splat.Splat) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +111,8 @@ func subtest(s *ktap.Case) []string {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
-// End ends the program and returns the results. Contradictions that the parser found are a case ktap.Whole
-// with the result error.
+// End returns the results of the program, which ended with exit. The parser's troubles (ktap.Summary), if there are
+// any, are a case ktap.Whole with the result error. Call End once, after the last output and complaint.
 func (r *Recorder) End(exit ktap.Exit) Program {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time { return c.t }
 
-// pass advances the time by d and writes output.
+// record makes a Recorder with a clock. pass advances the clock by d, and then writes output to the Recorder.
 func record(opts Options) (r *Recorder, pass func(d time.Duration, output string)) {
 	c := &clock{t: time.Unix(1000, 0)}
 	opts.Now = c.now
@@ -58,7 +58,7 @@ func TestOutputBecomesAProgram(t *testing.T) {
 	}
 }
 
-// If a machine dies, its running case has the result error, and later ones are not run.
+// If a machine dies, its running case has the result error, and later cases are in NotRun.
 func TestDeadMachineLeavesReasons(t *testing.T) {
 	r, pass := record(Options{Name: "stats.py", Column: Unmodified, Cases: []string{"a", "check_down", "c"}})
 	pass(0, "TAP version 13\n1..3\nok 1 stats.a\n")
@@ -85,7 +85,7 @@ func TestTroublesAreACase(t *testing.T) {
 	}
 }
 
-// Without a running case a complaint belongs to the program.
+// A complaint after the last case belongs to the program. Complaints after the first MaxSplats are only counted.
 func TestComplaintOutsideOfCases(t *testing.T) {
 	r, pass := record(Options{Name: "ping.py"})
 	pass(0, "TAP version 13\n1..1\nok 1 ping.a\n")

@@ -16,10 +16,10 @@ type Column string
 // Columns.
 const (
 	Unmodified Column = "unmodified" // without vnic's patches
-	Patched    Column = "patched"    // with vnic's patches
+	Patched    Column = "patched"    // with vnic's patches that apply
 )
 
-// Suffix is what follows a program's name in texts, to name the column; "": unmodified.
+// Suffix returns the text that names the column, after a program's name; "" for Unmodified.
 func (c Column) Suffix() string {
 	if c == Unmodified {
 		return ""
@@ -90,7 +90,7 @@ type Devmem struct {
 // Count has the number of cases with each result.
 type Count map[ktap.Result]int
 
-// Count counts a program's cases.
+// Count counts a program's cases by result.
 func (p *Program) Count() Count {
 	c := make(Count)
 	for i := range p.Cases {
@@ -99,10 +99,10 @@ func (p *Program) Count() Count {
 	return c
 }
 
-// Bad returns how many cases failed.
+// Bad returns how many cases failed, took too long or had an error.
 func (c Count) Bad() int { return c[ktap.Fail] + c[ktap.Timeout] + c[ktap.Error] }
 
-// Case returns the case with this name; nil: no result.
+// Case returns the first case with this name; nil: none.
 func (p *Program) Case(name string) *Case {
 	if i := slices.IndexFunc(p.Cases, func(c Case) bool { return c.Name == name }); i >= 0 {
 		return &p.Cases[i]
@@ -119,8 +119,8 @@ func (r *Run) Program(name string, column Column) *Program {
 	return &r.Programs[i]
 }
 
-// Good reports whether no case failed, each planned case has a result, the kernel did not complain, and
-// payload was in device memory where that is required.
+// Good reports whether no case failed, each planned case has a result, the kernel did not complain, and Devmem is nil
+// or has Proved.
 func (p *Program) Good() bool {
 	return p.Count().Bad() == 0 && len(p.NotRun) == 0 && len(p.Splats)+p.SplatsLeftOut == 0 &&
 		(p.Devmem == nil || p.Devmem.Proved)

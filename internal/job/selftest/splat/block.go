@@ -10,7 +10,7 @@ type block struct {
 	ends  end
 	cut   bool   // it began with "cut here"
 	named bool   // kind and title have come
-	words string // text of the WARN, before the line with its place (lib/bug.c, __report_bug)
+	words string // the first line between "cut here" and the title: a WARN's text (lib/bug.c, __report_bug)
 }
 
 // holds reports whether a line belongs to the block.
@@ -23,7 +23,7 @@ func (b *block) holds(text string, kind Kind, begins bool) bool {
 	case !b.named:
 		return true
 	}
-	// the second line of an oops or BUG() (arch/x86/kernel/dumpstack.c, __die_header)
+	// a later line of the same oops or BUG() (arch/x86/kernel/dumpstack.c, __die_header)
 	return (b.splat.Kind == Oops || b.splat.Kind == Bug) && dieHeader.MatchString(text)
 }
 
@@ -38,7 +38,7 @@ func (b *block) add(text string, kind Kind, ends end, begins bool) {
 	case begins:
 		b.named, b.splat.Kind, b.splat.Title = true, kind, text
 		if !b.cut {
-			b.ends = ends // after cutHere a marker ends the block
+			b.ends = ends // after cutHere the marker stays the block's end
 		}
 	case b.words == "":
 		b.words = text
@@ -74,18 +74,19 @@ func (b *block) complete() Splat {
 }
 
 var (
-	// "function+0x17/0x50 [gve]"
+	// a function, an offset, its size, and perhaps its module, as "function+0x17/0x50 [gve]"
 	symbol = regexp.MustCompile(`([A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[([\w-]+)[^\]]*\])?`)
-	// the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc
+	// the line with the instruction pointer: arch/x86/kernel/dumpstack.c, show_ip; on arm64 pc
 	place = regexp.MustCompile(`^(RIP: |pc : )`)
-	// functions that are not to blame: they report a complaint, wait, lock, or copy memory
+	// functions that are not to blame: they handle exceptions, report complaints, wait, lock, or copy or set memory
 	reporters = regexp.MustCompile(`^_*(dump_stack|show_stack|print_|kasan_|kmsan_|kcsan_|kfence_|ubsan_|asan_|` +
 		`check_region|report_|schedule|might_|cant_|lockdep_|lock_acquire|lock_release|validate_chain|mark_lock|panic|` +
 		`vpanic|warn|handle_bug|exc_|asm_|nmi_|watchdog_|refcount_warn|mutex_lock|memcpy$|memset$|memmove$)`)
 )
 
-// function returns the function to blame, which is none of reporters: in the line of the instruction pointer,
-// in the title, or the first in the block.
+// function returns the function to blame and its module, "" if there is none. It looks at the first function in each
+// line, and takes the first one that does not match reporters: in lines with the instruction pointer; else in the
+// title; else in all kept lines of the block, without the unwinder's guesses.
 func (b *block) function() (name, module string) {
 	find := func(text string) bool {
 		m := symbol.FindStringSubmatch(text)

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// stamped is a kernel message: printk's time, and the caller with CONFIG_PRINTK_CALLER. Other text may
-// precede it in a line.
+// stamped matches a kernel message, which ends its line: printk's time, the caller with CONFIG_PRINTK_CALLER, and text.
+// Something else may precede the message in the line.
 var stamped = regexp.MustCompile(`\[ *(\d{1,9}\.\d{6})\](?:\[ *[TC]\d+\])? ?(.*)$`)
 
 func message(line string) (time, text string, ok bool) {
@@ -17,7 +17,7 @@ func message(line string) (time, text string, ok bool) {
 	return m[1], m[2], true
 }
 
-// end is how a block ends.
+// end is how a block, the lines of a complaint, ends, unless another complaint or Flush ends it.
 type end int
 
 const (
@@ -35,16 +35,17 @@ const (
 	equalsLine = "=================================================================="
 )
 
-// the line that counts oopses (arch/x86/kernel/dumpstack.c, __die_header; arch/arm64/kernel/traps.c, __die)
+// dieHeader matches the line with the number of an oops (arch/x86/kernel/dumpstack.c, __die_header;
+// arch/arm64/kernel/traps.c, __die).
 var dieHeader = regexp.MustCompile(`^(Oops|Internal error)(:| - )`)
 
-// beginnings match first lines of complaints. The first match counts.
+// beginnings match first lines of complaints. The first entry that matches a line counts.
 var beginnings = []struct {
 	line *regexp.Regexp
 	kind Kind
 	end  end
 }{
-	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // the next lines tell the kind
+	{regexp.MustCompile(`^` + regexp.QuoteMeta(cutHere)), Warning, marker}, // Warning, or the kind of a later line
 	{regexp.MustCompile(`^BUG: (KASAN|KFENCE|KMSAN|KCSAN): `), KASAN, equals},
 	{regexp.MustCompile(`^UBSAN: `), UBSAN, marker},
 	{regexp.MustCompile(`BUG: soft lockup - |Watchdog detected hard LOCKUP|^BUG: workqueue lockup - `), Lockup, trace},
@@ -67,7 +68,8 @@ var beginnings = []struct {
 	{regexp.MustCompile(`^Kernel panic - not syncing: `), Panic, panicEnd},
 }
 
-// begin reports whether a line begins a complaint, its kind, and how its block ends.
+// begin returns the kind of the complaint that a line begins, and how the complaint's block ends; false: the line
+// begins none.
 func begin(text string) (Kind, end, bool) {
 	if !strings.Contains(text, ": ") && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "kernel BUG") &&
 		!strings.HasPrefix(text, "Unable") && !strings.HasPrefix(text, "[ BUG") {
@@ -81,8 +83,8 @@ func begin(text string) (Kind, end, bool) {
 	return "", 0, false
 }
 
-// traceLine matches the lines of a trace (lib/dump_stack.c, arch/x86/kernel/dumpstack.c, arch/arm64/kernel/process.c,
-// kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, kernel/workqueue.c).
+// traceLine matches lines that may be part of a trace (lib/dump_stack.c, arch/x86/kernel/dumpstack.c,
+// arch/arm64/kernel/process.c, kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, kernel/workqueue.c).
 var traceLine = regexp.MustCompile(`^ |^$|\+0x[0-9a-f]+/0x[0-9a-f]+|` +
 	`^(CPU|RIP|RSP|R[A-D]X|RBP|R\d\d|FS|CS|CR\d|DR\d|PKRU|Code|Call Trace|Call trace|Modules linked in|Hardware name|` +
 	`Tainted|Workqueue|Sending NMI|NMI backtrace|task|rcu|Stack|"echo 0|pc :|lr :|sp :|x\d+ *:|pstate|` +

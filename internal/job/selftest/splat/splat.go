@@ -6,8 +6,8 @@ import (
 
 // Bounds of a Scanner.
 const (
-	MaxLine   = 1 << 10 // bytes of a line, without its time
-	MaxLines  = 200     // lines of a block
+	MaxLine   = 1 << 10 // kept bytes of a line, without its time
+	MaxLines  = 200     // kept lines of a complaint
 	MaxSplats = 64      // reported complaints
 )
 
@@ -17,8 +17,8 @@ type Kind string
 // Kinds.
 const (
 	Oops      Kind = "oops"       // an exception in kernel mode, as an invalid memory access
-	Bug       Kind = "bug"        // BUG(), and other reports that begin with BUG
-	Warning   Kind = "warning"    // WARN()
+	Bug       Kind = "bug"        // BUG(), and reports that begin with BUG and are of no other kind
+	Warning   Kind = "warning"    // WARN(), and reports that begin with "cut here" and are of no other kind
 	KASAN     Kind = "kasan"      // KASAN, KFENCE, KMSAN, KCSAN
 	UBSAN     Kind = "ubsan"      // undefined behaviour
 	Lockdep   Kind = "lockdep"    // checkers of locks and of RCU
@@ -26,9 +26,9 @@ const (
 	Stall     Kind = "rcu-stall"  // RCU waits too long
 	HungTask  Kind = "hung-task"  // a task is blocked too long
 	TxTimeout Kind = "tx-timeout" // a transmit queue makes no progress
-	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for a reference
+	RefLeak   Kind = "ref-leak"   // unregister_netdevice waits for the release of references
 	Leak      Kind = "leak"       // kmemleak found leaked memory
-	Panic     Kind = "panic"      // the machine stops
+	Panic     Kind = "panic"      // the kernel panics
 )
 
 // Splat is one complaint.
@@ -53,19 +53,20 @@ func (s *Splat) Fatal() bool {
 	return false
 }
 
-// Scanner looks for complaints in a console's output. One goroutine uses it.
+// Scanner looks for complaints in a console's output. Its methods must not run at the same time.
 type Scanner struct {
 	report   func(Splat)
 	cutter   ktap.Cutter
 	reported int
-	// More counts complaints after the first MaxSplats.
+	// More counts complaints after the first MaxSplats, which are not reported.
 	More int
 	open *block
-	// reported titles of kinds that the kernel repeats
+	// titles that have come, of the kinds RefLeak and Stall, which the kernel repeats; at most MaxSplats
 	once map[string]bool
 }
 
-// New makes a Scanner, which calls report with complaints. The called function owns the Splat.
+// New makes a Scanner, which calls report with each of the first MaxSplats complaints. The called function owns the
+// Splat.
 func New(report func(Splat)) *Scanner {
 	s := &Scanner{report: report, once: make(map[string]bool)}
 	s.cutter = ktap.Cutter{Max: 2 * MaxLine, Line: s.line} // room for the time, and for text before it
@@ -75,13 +76,13 @@ func New(report func(Splat)) *Scanner {
 // Write takes a piece of output of any size. It returns no error, and does not keep b.
 func (s *Scanner) Write(b []byte) (int, error) { return s.cutter.Write(b) }
 
-// Flush ends an open block.
+// Flush takes a last line that has no newline, and ends a complaint that has not ended.
 func (s *Scanner) Flush() {
 	s.cutter.Flush()
 	s.close()
 }
 
-// Open reports whether a complaint has not ended.
+// Open reports whether a complaint has begun and not ended.
 func (s *Scanner) Open() bool { return s.open != nil }
 
 func (s *Scanner) line(line []byte, _ bool) {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// scan gives text to a Scanner in pieces of this many bytes.
+// scan writes text to a Scanner in pieces of so many bytes (0: 1), and returns the complaints after Flush.
 func scan(text []byte, piece int) (list []Splat, s *Scanner) {
 	s = New(func(found Splat) { list = append(list, found) })
 	for b := range slices.Chunk(text, max(1, piece)) {
@@ -35,8 +35,8 @@ func describe(list []Splat) string {
 	return b.String()
 }
 
-// Complaints are found; text that resembles one is ignored. gve-null and xdp-warn are output of guests, the
-// other inputs follow the kernel's source.
+// Complaints are found; text that resembles one (harmless) is ignored. gve-null and xdp-warn are output of guests; the
+// complaints in the other files follow the kernel's source.
 func TestComplaintsAreFound(t *testing.T) {
 	got := map[string]string{}
 	for _, path := range testkit.Must(filepath.Glob("testdata/*.log"))(t) {
