@@ -23,6 +23,7 @@ mapfile -t conditions < <(passes 0 hw/devmem.py unmodified 4; passes 2 queues.py
   'programs.0.devmem.proved == true' 'programs.0.devmem.device_bytes >= 10000' \
   'judgement.judged == true' 'judgement.matches == true' 'status == 0' < "$work/gve.json" > "$work/holds" ||
   fail "what the run says of itself: $(grep FAIL "$work/holds"; grep -h -B 20 '^not ok' "$work"/log/*.log)"
+grep -Eq '"accel": "(kvm|tcg)"' "$work/gve.json" || fail "the run does not say whether KVM was used"
 [ "$(grep -c '<testcase' "$work/junit.xml")" = "$(grep -c '"verdict"' "$work/gve.json")" ] &&
   ! grep -q '<failure\|<error' "$work/junit.xml" || fail "JUnit: $(head -c 2000 "$work/junit.xml")"
 [ -e "$work/log/console.log" ] && grep -q "^ok 4 devmem.check_rx_hds" "$work/log/hw_devmem.py-unmodified.log" ||

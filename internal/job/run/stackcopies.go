@@ -17,9 +17,10 @@ type StackCopies struct {
 	Guest string `json:"guest"`
 	// linux: the guest's kernel; vnic: our driver and stack
 	Stack string `json:"stack" jsonschema:"enum=linux,enum=vnic"`
-	// bytes of memory for a byte of payload that the guest sends or receives
+	// bytes of memory read and written for each byte of payload that the guest sends or receives
 	PerByte int `json:"per_byte"`
-	// of all the guest's payload, each byte once; caches keep a part of them
+	// bytes read and written for all payload of the guest's NICs with this stack, without retransmissions; caches keep a
+	// part of them
 	Bytes uint64 `json:"bytes"`
 }
 

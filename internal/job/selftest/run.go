@@ -50,6 +50,9 @@ func Do(ctx context.Context, o *Options) (run *results.Run, err error) {
 		for _, p := range list {
 			for _, column := range b.columns(&p) {
 				res, err := b.program(ctx, &p, column)
+				if b.Session != nil {
+					run.Accel = string(b.guest().Accel())
+				}
 				if res != nil {
 					run.Programs = append(run.Programs, *res)
 					if !b.ended { // if it is set, program has called Ended, before the user's shell

@@ -28,7 +28,7 @@ const (
 // Matches reports whether a run with this verdict can match the expectations.
 func (v Verdict) Matches() bool { return v == AsExpected || v == NewPass || v == New || v == Unjudged }
 
-// Judged is a case, or a complaint of the kernel, with its verdict.
+// Judged is a case, a complaint of the kernel, or payload that was not proved, with its verdict.
 type Judged struct {
 	Case    string      `json:"case"`
 	Verdict Verdict     `json:"verdict"`
@@ -59,7 +59,7 @@ type Judgement struct {
 	// Why says why there is no judgement.
 	Why string `json:"why,omitempty"`
 	// Matches is true if every judged case has the expected result, or passes, and there is neither an
-	// unexpected complaint nor payload that was not proved; an unjudged run has false.
+	// unexpected complaint nor, in a judged program, payload that was not proved; an unjudged run has false.
 	Matches  bool               `json:"matches"`
 	Programs []ProgramJudgement `json:"programs"`
 	good     bool               // false: the exit status is 1

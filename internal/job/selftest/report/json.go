@@ -13,7 +13,7 @@ type Document struct {
 	results.Run
 	// Judgement compares the results with the expected ones.
 	Judgement *expect.Judgement `json:"judgement"`
-	// Status is the exit status of vnic selftest, by Judgement.
+	// Status is the exit status of vnic selftest by Judgement, if the run ends without an error.
 	Status int `json:"status"`
 }
 

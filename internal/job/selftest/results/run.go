@@ -36,9 +36,9 @@ type Run struct {
 	Device string `json:"device"` // what emulates the NIC: "vnic" or "qemu"
 	Queues int    `json:"queues"` // queue pairs of each NIC
 	Kernel string `json:"kernel"` // release of the guest's kernel, as of uname -r
-	// Versions of other software by name: vnic, qemu, tests, ethtool, iproute2 and so on.
+	// Versions of other software by name: qemu and tests.
 	Versions map[string]string `json:"versions,omitempty"`
-	Accel    string            `json:"accel,omitempty"` // kvm or tcg
+	Accel    string            `json:"accel,omitempty"` // kvm or tcg; left out if no guest ran
 	Programs []Program         `json:"programs"`
 }
 
@@ -46,8 +46,8 @@ type Run struct {
 type Program struct {
 	Name   string `json:"name"` // path below tools/testing/selftests/drivers/net, for example "hw/csum.py"
 	Column Column `json:"column"`
-	// Left has the patches that do not apply to this kernel's tests. If there are any, the program did not run in this
-	// column.
+	// Left has the program's patches that do not apply to this kernel's tests, or need one that does not. If there are
+	// any, the program did not run in this column.
 	Left []string `json:"patches_that_do_not_apply,omitempty"`
 	// Only has the patterns of the cases that the user named; empty: all that are not left out ran.
 	Only    []string `json:"only,omitempty"`
