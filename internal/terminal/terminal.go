@@ -31,9 +31,9 @@ type Terminal struct {
 }
 
 // Take takes this process's streams: in, which may be nil, and the terminal if in and err are terminals. If out is
-// one, too, and the terminal's mode can be set, the program gets keys as they are typed, except escapes; otherwise it
-// gets lines of a terminal. The terminal echoes nothing until Start if its mode can be set. The caller closes the
-// Terminal.
+// one, too, and the terminal's mode can be set, the program gets keys as they are typed, except escapes (Prefix);
+// otherwise it gets lines of a terminal. The terminal echoes nothing until Start if its mode can be set. The caller
+// closes the Terminal.
 func Take(in *os.File, out, err any, a Actions) *Terminal {
 	t := &Terminal{fd: -1, group: unix.Getpgrp(), close: func() {}}
 	if in == nil {
@@ -169,7 +169,7 @@ func (t *Terminal) follow(signals <-chan os.Signal, end <-chan struct{}) {
 }
 
 // Start sets the terminal's mode for the program, if Take could set a mode. If TTY is set, the program gets all keys
-// except escapes, and lines that are written to the terminal until Close must end in CR LF.
+// except escapes (Prefix), and lines that are written to the terminal until Close must end in CR LF.
 func (t *Terminal) Start() {
 	if t.program != nil {
 		t.set(t.program)

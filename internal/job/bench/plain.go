@@ -12,7 +12,7 @@ var le = binary.LittleEndian
 // layout of a split virtqueue; the indices are Go atomics.
 //
 // This file shares no code with virtq, and does not change: a plainLoop with two rings is the yardstick of
-// the rows worker, ring and poll.
+// the measurements worker-*, ring-* and poll-*.
 type plainRing struct {
 	size               uint32
 	table, avail, used []byte

@@ -38,7 +38,9 @@ type Options struct {
 	Tests   string // directory with files that replace files of the tests; "": none
 	Patched bool   // programs that vnic's patches change run a second time, patched, if the patches apply
 
-	Shell  bool // a shell in the guest after the first failure or complaint that leaves the guest running; it ends the run
+	// Shell opens a shell in the guest after the first failure, or complaint of the kernel, that leaves the guest running.
+	// The run ends with the shell.
+	Shell  bool
 	Stdin  *os.File
 	Stdout io.Writer
 	Stderr io.Writer

@@ -259,7 +259,7 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 		w.B.Receive(0)
 	}
 	w.Moves(t)
-	w.A.Sent(0) // waits until patience ends
+	w.A.Sent(0) // waits until A gives up frames for which Bad has no buffers (Sender.Patience)
 	w.A.Send(0, send(w.Bad, 10))
 	w.Moves(t)
 	w.Bad.Post(0, 2) // frames to Bad wait again
