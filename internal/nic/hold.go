@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxHeld bounds the open merges on a queue with Config.Hold.
+	// maxHeld bounds the open merges on a receive queue of a port with Config.Hold.
 	maxHeld = 64
 	// chunkBytes and maxChunks bound a queue's memory for held payload. When a merge needs more, the oldest merge
-	// ends, or, if that finds no buffers, the merge itself.
+	// ends, or, if the oldest must stay open, the merge itself.
 	chunkBytes = 8 << 10
 	maxChunks  = 2 * maxHeld
-	heldChunks = MaxFrame/chunkBytes + 2 // most chunks of a merge
+	heldChunks = MaxFrame/chunkBytes + 2 // upper bound of the chunks of a merge
 	// MaxHold is the longest Config.Hold.
 	MaxHold = time.Second
 	// holdRetry is the time to the next try, in nanoseconds, if held frames found no buffers and Arm returned
@@ -28,8 +28,8 @@ const (
 	holdRetry = int64(time.Millisecond)
 )
 
-// store holds, in the port's memory, the frames of a queue's merges whose batch has ended. Its user holds the
-// queue's lock.
+// store holds, in this process's memory, the frames of a queue's open merges that came in earlier batches. Its user
+// holds the queue's lock.
 type store struct {
 	free   []*held
 	chunks []dma.Segment
@@ -42,7 +42,8 @@ type store struct {
 	meta   splitter.Meta
 }
 
-// held has the frames of a merge that came in earlier batches. All have the same length.
+// held has the frames of a merge that came in earlier batches. All have payloads of the
+// same length.
 type held struct {
 	kept     coalesce.Merge // the merge without frames of this batch
 	hdr      [splitter.MaxHeader]byte
@@ -53,7 +54,7 @@ type held struct {
 	frames   uint32
 	done     uint32 // frames put or dropped; if not 0, no frame may join the merge
 	bytes    uint32
-	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came with a complete checksum
+	whole    [coalesce.MaxFrames / 64]uint64 // bit j: frame j came without a partial checksum
 	due      int64                           // when the merge ends, by holder.now
 }
 
@@ -63,8 +64,8 @@ func newStore() *store {
 	return s
 }
 
-// keep copies the payload of this batch's merged frames to the port's memory: the senders own their frames again
-// when Deliver returns.
+// keep copies the payload of this batch's merged frames to the store: the senders own their frames again when Deliver
+// returns. It ends merges if the store has no room, and a merge whose payload it cannot read.
 func (m *merger) keep(d *delivery, rq *rxQueue, batch []*wire.Packet) {
 	now := int64(0)
 	for k := 0; k < m.n; {
@@ -111,8 +112,8 @@ func (s *store) room(g *merge) bool {
 	return n <= len(s.chunks)+maxChunks-s.made
 }
 
-// fill copies a merge's frames of this batch to chunks; there must be enough (room). It returns false, and adds
-// no frame to the held ones, if a sender's memory is gone.
+// fill copies the payload of a merge's frames of this batch to chunks; the store must have enough (room). It returns
+// false, and adds no frame to the held ones, if a sender's memory is gone.
 func (s *store) fill(c *dma.Copier, g *merge, batch []*wire.Packet, next []int32, due int64) bool {
 	h, fresh := g.held, g.held == nil
 	if fresh {
@@ -180,7 +181,8 @@ func (s *store) cut(h *held) {
 	}
 }
 
-// frame rebuilds held frame j as it came from the wire. The result is valid until the next call.
+// frame rebuilds held frame j as it came from the wire. The caller has called cut for h. The result is valid until the
+// next call of frame or fill.
 func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	hdr, meta := h.kept.First()
 	p, n := &s.pkt, h.kept.MSS()
@@ -193,15 +195,15 @@ func (s *store) frame(c *dma.Copier, h *held, j uint32) *wire.Packet {
 	p.Header = s.hdr[:len(hdr)]
 	_ = s.cutter.Piece(p.Header, &p.Meta, j*n, n)
 	if h.whole[j/64]&(1<<(j%64)) != 0 {
-		sum, _ := c.Sum(p.Payload) // never fails for the port's memory
+		sum, _ := c.Sum(p.Payload) // never fails for this process's memory
 		p.Meta.Complete(p.Header, sum)
 	}
 	return p
 }
 
 // release ends a merge with held frames: it puts them and this batch's frames of the merge into the queue as one
-// packet, or else one by one. It returns false if held frames found no buffers: these stay held, and the batch's
-// frames become Busy.
+// packet, or else one by one. It returns false if held frames must wait, for buffers or behind a packet that waits:
+// they stay held, and the merge's frames of this batch become Busy.
 func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) bool {
 	g, h := &m.open[k], m.open[k].held
 	if wait := d.blocked.waitFor(&g.route); wait == nil {
@@ -235,11 +237,11 @@ func (m *merger) release(d *delivery, rq *rxQueue, batch []*wire.Packet, k int) 
 	return gone
 }
 
-// parts counts the held frames of a merged packet, and reports them to the tap. It returns the payload offset of
-// this batch's frames.
+// parts counts the held frames of a merged packet, and reports them to the tap, if there is one. It returns where the
+// payload of this batch's frames begins in the packet's payload.
 func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement) (off uint32) {
 	hdr, _ := h.kept.First()
-	if d.tap == nil && len(d.s.flowCounters) == 0 { // nobody needs the single frames
+	if d.tap == nil && len(d.s.flowCounters) == 0 { // no tap and no flow counter needs the single frames
 		for range h.frames {
 			rq.delta.count(1, uint64(len(hdr)), &bytesByMem{})
 		}
@@ -252,14 +254,15 @@ func (m *merger) parts(d *delivery, rq *rxQueue, h *held, place *wire.Placement)
 	return off
 }
 
-// first returns a packet with the merge's first header, for split.
+// first returns a packet with the first frame's header and the merge's length of payload, for Port.split.
 func (m *merger) first(g *merge) *wire.Packet {
 	hdr, meta := g.First()
 	m.pkt.Header, m.pkt.Meta, m.pkt.PayloadLen = hdr, *meta, g.Payload()
 	return &m.pkt
 }
 
-// late puts a held frame into the queue. false: there is no buffer.
+// late puts a held frame into the queue, or drops it and counts the drop at the link. false: the frame must wait for a
+// buffer.
 func (rq *rxQueue) late(d *delivery, pkt *wire.Packet, r *route) bool {
 	rq.one(d, pkt, r)
 	switch pkt.Verdict.Kind {
@@ -294,7 +297,7 @@ func (m *merger) lose(d *delivery, rq *rxQueue, k int) {
 	m.remove(k)
 }
 
-// refuse counts a dropped frame, which was Taken for its sender, at the link.
+// refuse counts a dropped frame at the port's link, if there is one. For the frame's sender it was Taken.
 func (p *Port) refuse(r wire.DropReason) {
 	if link := p.link.Load(); link != nil {
 		link.Refuse(r)
@@ -305,9 +308,9 @@ func (p *Port) refuse(r wire.DropReason) {
 type holder struct {
 	port *Port
 	time int64        // Config.Hold, in nanoseconds
-	now  func() int64 // Config.Clock
-	all  atomic.Bool  // end also merges that are not due
-	next atomic.Int64 // when the goroutine wakes by itself; MaxInt64: never
+	now  func() int64 // Config.Clock, or shape.Now
+	all  atomic.Bool  // in its next round the goroutine also tries to end merges that are not due
+	next atomic.Int64 // when the goroutine wakes by itself, by now; MaxInt64: never
 	kick chan struct{}
 	stop chan struct{}
 	done chan struct{}
@@ -328,7 +331,7 @@ func (h *holder) close() {
 	<-h.done
 }
 
-// Wake implements wire.Waker: the goroutine looks for due merges now.
+// Wake implements wire.Waker: it makes the goroutine look for due merges now.
 func (h *holder) Wake() {
 	select {
 	case h.kick <- struct{}{}:
@@ -367,7 +370,8 @@ func (h *holder) run() {
 	}
 }
 
-// mayOvertake reports whether a packet may belong to a flow with an open merge on another queue.
+// mayOvertake reports whether a packet with route r may belong to a flow that has an open merge on a queue other than
+// r.q.
 func (r *route) mayOvertake(pkt *wire.Packet) bool {
 	switch pkt.Meta.Headers.Class {
 	case splitter.UDP, splitter.NotIP:
@@ -387,7 +391,8 @@ func (p *Port) holdsBeside(q int) bool {
 	return false
 }
 
-// flushFor tries to end all merges on other queues: a packet with route r may overtake one of them.
+// flushFor tries to end all merges on queues other than r.q: a packet with route r may overtake one of them. If some
+// stay open, it makes packets with route r wait (blocked).
 func (d *delivery) flushFor(r *route) {
 	for i, rq := range d.port.queues {
 		if i == r.q || rq.holding.Load() == 0 {
@@ -414,7 +419,8 @@ func (rq *rxQueue) flushAll(d *delivery) (call bool) {
 	return rq.q.Flush()
 }
 
-// settle ends a use of the queue. The caller holds the queue's lock, and then calls Flush.
+// settle updates the queue's counters (tally) and holding after puts outside fill. The caller holds the queue's lock,
+// and then calls Flush.
 func (rq *rxQueue) settle() {
 	rq.tally()
 	if rq.merger != nil {
@@ -422,7 +428,7 @@ func (rq *rxQueue) settle() {
 	}
 }
 
-// flushDue ends due merges, and returns when to call it again; MaxInt64: not before Wake.
+// flushDue tries to end the due merges (flush), and returns when to call it again; MaxInt64: not before Wake.
 func (p *Port) flushDue(now int64) (next int64) {
 	next = math.MaxInt64
 	for _, rq := range p.queues {
@@ -442,7 +448,7 @@ func (p *Port) flushHeld() {
 	}
 }
 
-// flushSoon makes the holder's goroutine end the merges, for a caller that must not interrupt drivers.
+// flushSoon makes the holder's goroutine try to end all merges, for a caller that must not interrupt drivers.
 func (p *Port) flushSoon() {
 	if p.hold != nil && p.holdsBeside(-1) {
 		p.hold.all.Store(true)
@@ -451,14 +457,15 @@ func (p *Port) flushSoon() {
 }
 
 // FlushRx tries to end the open merges of a receive queue. Frames that find no buffers stay held until there are
-// buffers, or are dropped.
+// buffers, or are dropped limits.Patience after their merge was due.
 func (p *Port) FlushRx(queue int) {
 	if rq := p.queues[queue]; rq.holding.Load() > 0 {
 		p.flushRx(rq, math.MaxInt64)
 	}
 }
 
-// flushRx is flushDue for one queue.
+// flushRx is flushDue for one queue. If held frames found no buffers, it arms the queue (or, while
+// Port.Exhaust is in effect, the exhaustion) to wake the holder.
 func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
@@ -481,7 +488,9 @@ func (p *Port) flushRx(rq *rxQueue, now int64) (next int64) {
 	return next
 }
 
-// flush is flushRx under the queue's lock.
+// flush does the part of flushRx that needs the queue's lock. It tries to end the due merges, oldest first, up to one
+// that finds no buffers (stuck). It drops the frames of a merge that was due limits.Patience ago and finds none. call:
+// the caller must call Call.
 func (rq *rxQueue) flush(p *Port, now int64) (next int64, stuck, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()

@@ -8,11 +8,11 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Mappings that a driver would not use for DMA.
+// Addresses of the mappings that oddMaps adds. Each has mapLen bytes.
 const (
 	romMap      = 1 << 37
 	readOnlyMap = 1 << 36
-	splitMap    = 1 << 38 // not consecutive in the file
+	splitMap    = 1 << 38 // two adjacent mappings, in reverse order in the file
 	mapLen      = 64 << 10
 )
 
@@ -75,7 +75,7 @@ func TestRepliesToOddMemory(t *testing.T) {
 				c.oddMaps()
 				want := x.want
 				if name == "ring" && where == "the end of the memory" {
-					want = statusPassed // it starts at its page, and fits
+					want = statusPassed // the ring starts at the start of addr's page, and fits
 				}
 				testkit.Equal(t, where, reply(c, x.addr), want)
 				c.reset()
@@ -85,14 +85,15 @@ func TestRepliesToOddMemory(t *testing.T) {
 	}
 }
 
-// resourcesAt creates a transmit queue with one of the command's addresses set to addr.
+// resourcesAt sends a CREATE_TX_QUEUE whose address that field selects is addr, and returns the command's status.
 func (c *ctl) resourcesAt(addr uint64, field func(*txCommand) *uint64) status {
 	cmd := c.txCreate(0)
 	*field(&cmd) = addr
 	return c.command(opCreateTx, cmd)
 }
 
-// The device refuses buffers in a ROM, and receive buffers in read-only memory.
+// The device cannot use buffers in a ROM or buffers that end behind the mapped memory, nor receive buffers in
+// read-only memory.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBuffersInOddMemory(t *testing.T) {
@@ -101,7 +102,7 @@ func TestBuffersInOddMemory(t *testing.T) {
 	g.oddMaps()
 	for name, x := range map[string]struct {
 		addr   uint64
-		rx, tx bool // usable
+		rx, tx bool // the device can use a buffer there to receive, to send
 	}{
 		"ROM":         {romMap, false, false},
 		"read-only":   {readOnlyMap, false, true},
@@ -129,7 +130,7 @@ func TestBuffersInOddMemory(t *testing.T) {
 	w.Moves(t)
 }
 
-// The interrupt of a vector without an eventfd is raised when the frontend sets an eventfd.
+// An armed vector without an eventfd latches an interrupt, which is raised when the frontend sets an eventfd.
 //
 // Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
 // are due meanwhile are raised as one.
@@ -137,7 +138,7 @@ func TestQueueWithoutEventFD(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad
 	for v := range 2 * g.o.pairs {
-		g.OK(g.dev.SetIRQ(vfiouser.IRQMSIX, v, -1)) // as if it had never had one
+		g.OK(g.dev.SetIRQ(vfiouser.IRQMSIX, v, -1)) // as if the vector had never had an eventfd
 		g.bell(irqDoorbells+uint32(v), usecs(20))
 	}
 	d := g.rxd[0]
@@ -164,7 +165,7 @@ func TestQueueWithoutEventFD(t *testing.T) {
 func TestStatsReportLosesItsMemory(t *testing.T) {
 	c := newUp(t, 2, 0)
 	c.oddMaps()
-	addr := uint64(splitMap + mapLen - 40) // across two mappings
+	addr := uint64(splitMap + mapLen - 40) // the report lies across two mappings
 	const room = 8 + 16*20
 	c.pass(opReportStats, uint64(room), addr, uint64(100))
 	s := &c.dev.stats
@@ -230,7 +231,7 @@ func TestAnyInterruptDoorbell(t *testing.T) {
 		c.bell(irqDoorbells, i*0x9e3779b9)
 		c.dev.vectors.fire(0)
 		c.bell(irqDoorbells+1, ^(i * 0x9e3779b9))
-		c.dev.vectors.fire(1) // without an eventfd
+		c.dev.vectors.fire(1) // it has no eventfd
 	}
 	e.fired()
 	c.bell(irqDoorbells, irqEnable)

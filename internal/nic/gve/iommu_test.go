@@ -19,7 +19,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// translated is what an IOMMU maps for a guest: pages, half of them of the GPU, each at its own address.
+// translated maps single pages for the NIC of guest g through the vfio-user client cl, as QEMU does for a guest's
+// IOMMU. Every other page is of the GPU's memory. Each mapping has its own address.
 type translated struct {
 	g  *suiteGuest
 	cl *vfiotest.Client
@@ -27,14 +28,14 @@ type translated struct {
 
 const (
 	translatedMaps = 10_000
-	translatedRAM  = 8 << 20 // first mapped page of RAM
-	translatedSpan = 1 << 10 // pages of either file, each mapped several times
+	translatedRAM  = 8 << 20 // offset in the RAM's file of the first page that is mapped
+	translatedSpan = 1 << 10 // pages of each file that are mapped, each of them several times
 )
 
 // iova returns the address of mapping i for the NIC; mappings are not adjacent.
 func (*translated) iova(i int) uint64 { return 1<<41 + uint64(i)<<13 }
 
-// file returns the file page behind mapping i, and its memory.
+// file returns descriptor and offset of the file page that mapping i maps, and the page's memory in this process.
 func (x *translated) file(i int) (fd int, off uint64, page []byte) {
 	off = uint64(i/2%translatedSpan) << 12
 	if i%2 == 1 {
@@ -51,7 +52,8 @@ func (x *translated) add(i int) error {
 
 func (x *translated) remove(i int) error { return x.cl.Unmap(x.iova(i), 4096) }
 
-// receive sends a frame into the buffer of mapping i, and reports whether the buffer came back as bad.
+// receive posts the page of mapping i as a receive buffer, sends a frame from another guest, and reports whether the
+// buffer came back as bad. It checks that a bad buffer was not written to, and that a good one has the frame.
 func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	g := x.g
 	g.Helper()
@@ -62,8 +64,8 @@ func (x *translated) receive(from *suiteGuest, i int) (bad bool) {
 	f := tcp(from, g, 1+i%1400)
 	d := g.rxd[0]
 	d.post(x.iova(i))
-	g.dev.rx[0].doorbell(d.posted & d.mask) // not by a write to the device, which belongs to another goroutine
-	from.Next = 4 << 20                     // reuses its memory
+	g.dev.rx[0].doorbell(d.posted & d.mask) // not by WriteRegion: another goroutine serves the device
+	from.Next = 4 << 20                     // the sender reuses its memory
 	from.Send(0, f)
 	var c rxCompl
 	testkit.Eventually(g, "a frame is there", func() bool { return d.poll(&c) })
@@ -109,7 +111,8 @@ func TestTenThousandMapsUnderTraffic(t *testing.T) {
 	regions := len(g.space.Regions())
 	order := rand.New(rand.NewPCG(1, 2)).Perm(translatedMaps)
 
-	// through calls do for each mapping of in, while frame k arrives in the page of mapping use(k).
+	// through calls do for the mappings of in, one after another until one fails. Meanwhile it receives frames, at least
+	// 100: frame k in the page of mapping use(k).
 	through := func(what string, in []int, do func(i int) error, use func(k int) int) {
 		t.Helper()
 		var client sync.WaitGroup

@@ -3,14 +3,15 @@ package gve
 // linkSpeed is the default of Options.LinkSpeed, in Mbit/s.
 const linkSpeed = 100_000
 
-// reportLinkSpeed carries out REPORT_LINK_SPEED: address of a u64.
+// reportLinkSpeed carries out REPORT_LINK_SPEED. The body has the address (u64) to which the device writes the speed
+// in Mbit/s (u64).
 func (d *Device) reportLinkSpeed(b *body) error {
 	var out [8]byte
 	be.PutUint64(out[:], uint64(d.conf.LinkSpeed))
 	return d.mem.write(be.Uint64(b[0:]), out[:])
 }
 
-// SetLink sets whether the link is up, which is the default. Any goroutine may call it.
+// SetLink sets the link up, as it is at first, or down, and interrupts the driver (event). Any goroutine may call it.
 func (d *Device) SetLink(up bool) {
 	d.port.SetCarrier(up)
 	if up {
@@ -27,5 +28,5 @@ func (d *Device) AskReset() {
 	d.event()
 }
 
-// event raises the management vector, if there is one, so that the driver reads the device status.
+// event fires the management vector, if the driver has configured one, so that the driver reads the device status.
 func (d *Device) event() { d.vectors.fire(int(d.management.Load())) }

@@ -8,17 +8,18 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// The control plane is big endian (gve_adminq.h). Doorbells in BAR2 and descriptors are little endian.
+// Registers, admin queue commands and the structures to which these point are big endian (gve_register.h,
+// gve_adminq.h). Doorbells in BAR2, descriptors and completions are little endian.
 var (
 	be = binary.BigEndian
 	le = binary.LittleEndian
 )
 
 // maxPieces is the most segments of one buffer: 16383 bytes, the most that a descriptor can describe, touch 5
-// pages at most, and regions are whole pages (package vfiouser).
+// pages at most, and package vfiouser maps whole pages only.
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory reads and writes guest memory for one goroutine. Addresses are translated for each copy.
+// memory reads and writes guest memory, for one goroutine at a time. Addresses are translated for each copy.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier

@@ -9,20 +9,20 @@ import (
 )
 
 // Interrupt moderation: the driver writes an interval to a vector's doorbell (gve_set_itr_coalesce_usecs_dqo;
-// `ethtool -C`), the least time between two interrupts of the vector. A vector with interval 0 does not read the
-// clock.
+// `ethtool -C`), the least time between two interrupts of the vector; the management vector has none. A vector with
+// interval 0 does not read the clock.
 
-// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*).
+// Bits of a vector's doorbell (gve_dqo.h, GVE_ITR_*), and the unit of its interval in nanoseconds.
 const (
-	irqEnable        = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO: arms the vector
+	irqEnable        = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO: arms the vector; clear: masks it
 	irqNoUpdate      = 3 << 3 // GVE_ITR_NO_UPDATE_DQO: keep the interval
 	irqIntervalShift = 5
 	irqIntervalMask  = 1<<12 - 1
 	irqIntervalUnit  = int64(2 * time.Microsecond)
 )
 
-// irqInterval returns the interval in a doorbell's value in nanoseconds. ok is false if the value keeps the old
-// interval.
+// irqInterval returns, in nanoseconds, the interval in db, a value written to a vector's doorbell. ok is false if db
+// keeps the old interval.
 func irqInterval(db uint32) (interval int64, ok bool) {
 	if db&irqNoUpdate == irqNoUpdate {
 		return 0, false
@@ -30,12 +30,12 @@ func irqInterval(db uint32) (interval int64, ok bool) {
 	return int64(db>>irqIntervalShift&irqIntervalMask) * irqIntervalUnit, true
 }
 
-// moderator is the goroutine that raises interrupts delayed by moderation. It is not the device's monitor, which
-// frees writers that block in an eventfd: the moderator may be such a writer.
+// moderator is the goroutine that raises interrupts delayed by moderation. The device's nic.Monitor cannot do this: it
+// frees writers that block in an eventfd, and the moderator may be such a writer.
 type moderator struct {
 	vectors *vectors
 	sleeper *nic.Sleeper
-	next    atomic.Int64 // when it looks next; never: not before a call of wait
+	next    atomic.Int64 // when it looks next, by vectors.now; never: when wait wakes it
 	closing atomic.Bool
 	done    chan struct{}
 }
@@ -55,7 +55,8 @@ func (vs *vectors) moderate() (*moderator, error) {
 	return m, nil
 }
 
-// setWait sets the function to call with the time of a delayed interrupt; nil: no delays.
+// setWait sets the function that a vector calls with the time at which an interrupt that it delays is due; nil: no
+// interrupt is delayed from now on, and delayed ones are raised.
 func (vs *vectors) setWait(wait func(until int64)) {
 	for i := range vs.v {
 		v := &vs.v[i]
@@ -92,7 +93,7 @@ func (m *moderator) run() {
 	}
 }
 
-// close ends the moderator. It does not raise delayed interrupts.
+// close ends the moderator: from then on it raises no delayed interrupts.
 func (m *moderator) close() {
 	m.closing.Store(true)
 	m.sleeper.Wake()
@@ -100,7 +101,8 @@ func (m *moderator) close() {
 	m.sleeper.Close()
 }
 
-// raiseDue raises due interrupts, and returns when the next one is due; never: none.
+// raiseDue raises the delayed interrupts that are due (vector.raiseDue), and returns when the next one is due; never:
+// no other one is delayed.
 func (vs *vectors) raiseDue() (next int64) {
 	now := vs.now()
 	next = never
@@ -112,8 +114,8 @@ func (vs *vectors) raiseDue() (next int64) {
 	return next
 }
 
-// raiseDue raises the vector's delayed interrupt if it is due, or returns when it will be due; 0: none is
-// delayed.
+// raiseDue returns when the vector's delayed interrupt is due; 0: none is delayed. If that time has come, raiseDue
+// raises the interrupt, as far as the vector can (change), and returns 0.
 func (v *vector) raiseDue(now int64) (due int64) {
 	v.mu.Lock()
 	due = v.until

@@ -10,10 +10,11 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// usecs is a doorbell value that arms a vector with an interval, as in gve_setup_itr_interval_dqo.
+// usecs returns the doorbell value that arms a vector with an interval of n microseconds, rounded down to 2, as
+// gve_setup_itr_interval_dqo does.
 func usecs(n uint32) uint32 { return irqEnable | n>>1&irqIntervalMask<<irqIntervalShift }
 
-// rearm is the doorbell value at the end of a NAPI poll.
+// rearm is the doorbell value that Linux writes at the end of a NAPI poll: it keeps the interval.
 const rearm = irqEnable | irqNoUpdate
 
 // stepped are vectors with a clock set by the test, and with the test in place of a moderator.
@@ -39,7 +40,7 @@ func newStepped(t *testing.T) *stepped {
 	return s
 }
 
-// set sets the time to n microseconds after the start, and raises due interrupts.
+// set sets the time to n microseconds after the start, and raises the delayed interrupts that are due.
 func (s *stepped) set(n int64) {
 	s.time = 1e9 + n*1000
 	s.raiseDue()
@@ -75,7 +76,7 @@ func TestInterruptModeration(t *testing.T) {
 	s.fire(0)
 	s.expect("long after", 1)
 
-	// An interrupt that is due while the vector is masked waits both for the driver and for the interval.
+	// An interrupt of a masked vector waits until the driver has armed the vector and the interval is over.
 	s.fire(0)
 	s.set(120)
 	s.expect("masked, and the interval is over", 0)
@@ -89,7 +90,7 @@ func TestInterruptModeration(t *testing.T) {
 	s.arm(0, rearm)
 	s.expect("armed again", 1)
 
-	// A shorter interval takes effect at once; a longer one counts from the last interrupt.
+	// A new interval, shorter or longer, applies to the delayed interrupt, and counts from the last interrupt.
 	s.arm(0, usecs(8190))
 	s.fire(0)
 	s.set(200)
@@ -115,7 +116,7 @@ func TestNoModerationNoClock(t *testing.T) {
 		s.expect("each time", 1)
 	}
 	testkit.Equal(t, "reads of the clock", s.reads, 0)
-	s.arm(0, usecs(2)) // negative control
+	s.arm(0, usecs(2)) // negative control: with an interval the clock is read
 	s.fire(0)
 	if s.reads == 0 {
 		t.Error("the clock is not read with an interval either")

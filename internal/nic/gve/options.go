@@ -7,7 +7,8 @@ import (
 )
 
 // Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id), and their bits in DQO_RDA's mask (enum
-// gve_sup_feature_mask). Except DQO_RDA, a driver uses an option only if both are present.
+// gve_sup_feature_mask). Linux's driver uses an option other than DQO_RDA only if the option is listed and its
+// bit is set.
 const (
 	optDQORDA       = 0x4
 	optModifyRing   = 0x6
@@ -27,19 +28,20 @@ const (
 )
 
 const (
-	optionHeadLen = 8 // struct gve_device_option
+	optionHeadLen = 8 // length of struct gve_device_option
 
 	// packetBuffer is the size of packet buffers that the device offers: one page.
 	packetBuffer    = 4096
 	minPacketBuffer = 1024
-	// headerLimit is the length of the longest header that the device splits off. A completion could report 1023
-	// bytes (gve_desc_dqo.h).
+	// headerLimit is the most bytes that the device writes to a header buffer. A completion could report 1023 bytes
+	// (gve_desc_dqo.h).
 	headerLimit = 256
 
-	minRing = 64 // descriptors
-	// minTxRing is the reported minimum (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE), unless Options.TxRing is less.
+	minRing = 64 // descriptors, or receive buffers
+	// minTxRing is the least length of transmit rings that the device reports (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE),
+	// unless Options.TxRing is less. The device accepts minRing.
 	minTxRing = 256
-	maxRing   = 4096 // less than the number of 16-bit buffer ids
+	maxRing   = 4096 // entries: fewer than there are buffer ids of 16 bits
 )
 
 func (d *Device) options() (b []byte, n uint16) {

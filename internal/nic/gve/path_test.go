@@ -17,16 +17,16 @@ type stream struct {
 	a, b    *suiteGuest
 	tx      []txDesc // of one frame
 	tag     uint16
-	payload int // bytes
-	buffers int // of a frame
-	frame   int // bytes
+	payload int // bytes of a frame
+	buffers int // that a frame takes
+	frame   int // bytes of a frame, headers included
 	ended   bool
 }
 
 const streamRing = 2048
 
-// newStream prepares frames of payload bytes; above the MTU they are GSO packets. If split, payload goes to the
-// GPU's memory.
+// newStream makes two guests, and a frame for Add with a payload of so many bytes: a GSO packet if the frame would
+// exceed the MTU. It posts receive buffers: pages of the GPU, with header split, if split is set, else of RAM.
 func newStream(t testing.TB, payload int, split bool) *stream {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 1, mtu: 1500, ring: streamRing, rsc: payload > 1460, p2p: true}
@@ -44,7 +44,7 @@ func newStream(t testing.TB, payload int, split bool) *stream {
 	}
 	d := l.a.txd[0]
 	posted := d.posted
-	l.a.Add(0, &f, false) // lays the frame out; its descriptors are taken back
+	l.a.Add(0, &f, false) // lays the frame out; below, its descriptors go to l.tx, and their slots are free again
 	for ; posted != d.posted; posted++ {
 		var x txDesc
 		x.decode((*[txDescLen]byte)(d.ring[posted&d.mask*txDescLen:]))
@@ -132,7 +132,7 @@ func (l *stream) Take(wait bool) (frames int) {
 
 func (l *stream) EndWorker() {
 	l.a.startTx(0)
-	l.a.dev.tx[0].sender.Stop() // keeps its rings
+	l.a.dev.tx[0].sender.Stop() // the queue keeps its rings
 	l.ended = true
 }
 

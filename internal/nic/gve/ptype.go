@@ -15,8 +15,8 @@ const (
 	l4SCTP  = 5 // GVE_L4_TYPE_SCTP
 )
 
-// ptypes is the number of packet types: 10 bits of a completion. The device chooses their numbers: l3<<4 | l4; 0
-// is unknown.
+// ptypes is how many packet types there may be: packet_type of a completion has 10 bits. The device chooses their
+// numbers: l3<<4 | l4; 0 is unknown.
 const ptypes = 1 << 10
 
 func ptypeOf(h *splitter.Headers) uint16 {
@@ -45,7 +45,8 @@ func ptypeOf(h *splitter.Headers) uint16 {
 	return l3<<4 | l4
 }
 
-// ptypeMap returns the reply of GET_PTYPE_MAP: {l3, l4} for each packet type.
+// ptypeMap returns the reply of GET_PTYPE_MAP: two bytes {l3, l4} for each of the ptypes numbers, zeros if the number
+// is not in use.
 func ptypeMap() []byte {
 	b := make([]byte, 2*ptypes)
 	for l3 := l3Other; l3 <= l3IPv6; l3++ {

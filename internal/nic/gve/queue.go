@@ -12,13 +12,14 @@ import (
 type shared struct {
 	space    *dma.Space
 	notify   *vectors
-	patience time.Duration // how long a frame waits for a busy receiver; 0: limits.Patience
-	// failed is called when a queue has stopped on an error, without locks of the queue. It must not wait.
+	patience time.Duration // how long a transmitted frame waits for a busy receiver; 0: limits.Patience
+	// failed is called when a queue has stopped on an error. Its caller holds no lock of the queue; failed must not
+	// wait.
 	failed func(tx bool, id int, err error)
-	// clock returns the time in nanoseconds; nil: no timestamps.
+	// clock returns the time for receive timestamps, in nanoseconds; nil: frames get no timestamps.
 	clock func() int64
-	// device is called once after each start of a receive queue, when the driver has posted its first buffers. Its
-	// second argument, running, reports whether the first of them lies in GPU memory. nil: not called.
+	// device is called at most once after each start of a receive queue, at the first doorbell write that shows posted
+	// buffers. Its second argument, running, is true if the first of them lies in GPU memory. nil: not called.
 	device func(queue int, running bool)
 }
 
@@ -38,7 +39,7 @@ type rxParams struct {
 	rsc        bool
 }
 
-// Errors that stop a queue.
+// Some of the errors that stop a queue. A fault in the guest's memory file (dma.ErrFault) does so, too.
 var (
 	errUnmapped = errors.New("the ring's memory was taken away")
 	errBadDesc  = errors.New("bad descriptor")

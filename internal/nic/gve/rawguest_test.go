@@ -27,26 +27,26 @@ type suiteGuest struct {
 	irqs       []*event // one for each transmit queue, then one for each receive queue
 	rxd        []*rxDriver
 	txd        []*txDriver
-	doorbellAt uint64 // address for the index of a queue's doorbell
+	doorbellAt uint64 // where the device writes a doorbell's index; all queues share it
 
 	mu     sync.Mutex
-	errs   map[string]error // by queue
+	errs   map[string]error // by queue, such as tx0: its last error
 	failed chan struct{}    // one value for each failure
 }
 
-// rawOptions configure a guest.
+// rawOptions configure a guest and its NIC.
 type rawOptions struct {
 	pairs    int
 	mtu      uint16
 	p2p, rsc bool
-	bufSize  int // 0: 4096
-	named    int // bytes of a buffer in CREATE_RX_QUEUE; 0: packetBuffer
-	ring     int // 0: rawRing
+	bufSize  int // bytes of a receive buffer; 0: 4096
+	named    int // bytes of a receive buffer that CREATE_RX_QUEUE names; 0: packetBuffer
+	ring     int // entries of each ring; 0: rawRing
 
 	patience time.Duration // Options.Patience
-	hold     time.Duration // of nic.Config
-	clock    func() int64  // of nic.Config
-	wait     time.Duration // 0: a minute
+	hold     time.Duration // nic.Config.Hold
+	clock    func() int64  // nic.Config.Clock
+	wait     time.Duration // how long suiteGuest.wait waits; 0: a minute
 	sabotage *nic.Sabotage
 }
 
@@ -59,8 +59,8 @@ const (
 	poison     = 0xee
 )
 
-// newSuiteGuest attaches a NIC to the switch, and guest i, which has a GPU and has created all queues, to the
-// NIC.
+// newSuiteGuest makes NIC i, attaches it to the switch, and makes its guest, which has a GPU and has created all
+// queues. RSS sends all flows to queue 0.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	o.bufSize, o.ring, o.wait = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing), cmp.Or(o.wait, time.Minute)
@@ -84,7 +84,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 		g.startRx(i, false)
 		g.startTx(i)
 	}
-	rss, err := g.Port().RSS() // the default spreads flows over all queues
+	rss, err := g.Port().RSS() // to be changed: the default spreads flows over all queues
 	g.OK(err)
 	rss.Table = []uint16{0}
 	g.OK(g.Port().SetRSS(rss))
@@ -163,7 +163,8 @@ func (g *suiteGuest) Arm(q int) {
 // Called implements nictest.Guest.
 func (g *suiteGuest) Called(q int) bool { return g.irqs[g.rxd[q].params.notify].fired() > 0 }
 
-// wait sleeps until an interrupt comes.
+// wait arms the vector, and sleeps until its interrupt or a signal comes. The test fails if none comes within
+// rawOptions.wait.
 func (g *suiteGuest) wait(vector int) {
 	g.bell(irqDoorbells+uint32(vector), irqEnable)
 	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
@@ -175,17 +176,17 @@ func (g *suiteGuest) wait(vector int) {
 	g.irqs[vector].fired()
 }
 
-// driverRing is the common part of driver queues.
+// driverRing is the common part of rxDriver and txDriver.
 type driverRing struct {
 	g            *suiteGuest
 	params       ringParams
 	ring, compl  []byte
 	mask         uint32
-	posted, seen uint32 // since the start
+	posted, seen uint32 // descriptors posted and completions read since the start
 	doorbells    uint32 // index of the queue's doorbell
 }
 
-// newRing allocates a queue's rings, zeroed.
+// newRing allocates a queue's two rings, zeroed.
 func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) driverRing {
 	g.Helper()
 	n := g.o.ring
@@ -196,7 +197,7 @@ func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) dr
 
 func (d *driverRing) doorbell() { d.g.bell(d.doorbells, d.posted&d.mask) }
 
-// lap returns the generation bit of the next completion.
+// lap returns bit, the generation bit, if it will be set in the next completion, else 0.
 func (d *driverRing) lap(bit uint32) uint32 {
 	if d.seen&(d.mask+1) == 0 {
 		return bit
@@ -208,11 +209,12 @@ func (d *driverRing) lap(bit uint32) uint32 {
 type rxDriver struct {
 	driverRing
 	split  bool
-	header uint64 // of the first header buffer
+	header uint64 // address of the first header buffer; 0 without split
 	addrs  []uint64
 }
 
-// startRx gives receive queue i new rings, maybe at the address of the old ones.
+// startRx destroys receive queue i, if it exists, and creates it with new rings; they lie where the old ones were if
+// the test has set Next back.
 func (g *suiteGuest) startRx(i int, split bool) {
 	g.Helper()
 	if g.dev.res.rx[i].live {
@@ -229,14 +231,14 @@ func (g *suiteGuest) startRx(i int, split bool) {
 		d.header, _ = g.Alloc(g.o.ring * rawHeader)
 	}
 	g.pass(opCreateRx, c)
-	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // a size that drivers do not ask for
+	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // for sizes that the command refuses, or does not name
 		p.bufSize = g.o.bufSize
 		g.OK(g.dev.rx[i].start(p))
 	}
 	g.rxd[i] = d
 }
 
-// post posts a buffer at addr; doorbell shows it.
+// post writes the descriptor of a buffer at addr; doorbell shows it to the device.
 func (d *rxDriver) post(addr uint64) {
 	slot := d.posted & d.mask
 	b := rxBuf{id: uint16(slot) ^ 0x55, addr: addr}
@@ -252,7 +254,7 @@ func (d *rxDriver) post(addr uint64) {
 	d.posted++
 }
 
-// poll takes a completion, if there is one.
+// poll decodes the next completion to c; false: there is none.
 func (d *rxDriver) poll(c *rxCompl) bool {
 	b := d.compl[d.seen&d.mask*rxComplLen:][:rxComplLen]
 	if dma.LoadWord(b[4:])&rxGeneration != d.lap(rxGeneration) {
@@ -266,7 +268,8 @@ func (d *rxDriver) poll(c *rxCompl) bool {
 	return true
 }
 
-// next waits for a completion, and returns the addresses of its buffer and its header buffer.
+// next waits for a completion, decodes it to c, and returns the addresses of its buffer and, on a split queue, of its
+// header buffer.
 func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	d.g.Helper()
 	slot := d.seen & d.mask
@@ -276,8 +279,8 @@ func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	return d.addrs[slot], d.header + uint64(slot)*rawHeader
 }
 
-// Post posts buffers: on a split queue n pages of the GPU, otherwise about 17 KiB n times, as far as the ring
-// has room.
+// Post posts buffers: on a split queue n pages of the GPU; otherwise about n times 17 KiB of RAM, but no more buffers
+// than the ring has room for.
 func (g *suiteGuest) Post(q, n int) {
 	g.Helper()
 	d := g.rxd[q]
@@ -295,7 +298,7 @@ func (g *suiteGuest) Post(q, n int) {
 	d.doorbell()
 }
 
-// Receive assembles a frame as Linux does (gve_rx_dqo).
+// Receive waits for a frame, and assembles it as Linux does (gve_rx_dqo).
 func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 	g.Helper()
 	d := g.rxd[q]
@@ -338,13 +341,13 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 // txDriver is a driver's end of a transmit queue.
 type txDriver struct {
 	driverRing
-	head       uint32 // descriptors read by the device
+	head       uint32 // ring index up to which the device has reported descriptors as read
 	lastReport uint32
 	tag        uint16
 	flight     int // packets not completed
 }
 
-// startTx gives transmit queue i new rings, maybe at the address of the old ones.
+// startTx destroys transmit queue i, if it exists, and creates it with new rings, as startRx does.
 func (g *suiteGuest) startTx(i int) {
 	g.Helper()
 	if g.dev.res.tx[i].live {
@@ -356,7 +359,8 @@ func (g *suiteGuest) startTx(i int) {
 	g.txd[i] = d
 }
 
-// add adds a descriptor; doorbell shows it.
+// add writes a descriptor; doorbell shows it to the device. At a packet's end add requests a descriptor completion if
+// it has requested none for 32 descriptors.
 func (d *txDriver) add(x txDesc) {
 	if x.kind == txPacket && x.eop && (d.posted-d.lastReport)&d.mask >= 32 {
 		x.report = true
@@ -366,7 +370,8 @@ func (d *txDriver) add(x txDesc) {
 	d.posted++
 }
 
-// packet adds the descriptors of one packet, and shows them. Descriptors without a type are buffers.
+// packet adds the descriptors of one packet, and shows them to the device. A descriptor without a kind becomes a
+// txPacket.
 func (d *txDriver) packet(ds ...txDesc) {
 	for i, x := range ds {
 		x.kind = cmp.Or(x.kind, txPacket)
@@ -380,7 +385,7 @@ func (d *txDriver) packet(ds ...txDesc) {
 // room returns how many descriptors may be added.
 func (d *txDriver) room() int { return int(d.mask - (d.posted-d.head)&d.mask) }
 
-// poll takes a completion, if there is one; packet: it is a packet completion.
+// poll reads the next completion. some is false if there is none; packet: it is a packet completion.
 func (d *txDriver) poll() (some, packet bool) {
 	b := d.compl[d.seen&d.mask*txComplLen:][:txComplLen]
 	word := dma.LoadWord(b)
@@ -405,7 +410,7 @@ func (d *txDriver) poll() (some, packet bool) {
 	return true, false
 }
 
-// Add adds a frame to a transmit ring, as Linux does (gve_tx_add_skb_dqo).
+// Add adds a frame to a transmit ring, as Linux does (gve_tx_add_skb_dqo). Show rings the doorbell.
 func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
 	g.Helper()
 	d := g.txd[q]
@@ -414,7 +419,7 @@ func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
 	copy(head, f.Header)
 	if f.GSO != splitter.GSONone {
 		d.add(txDesc{kind: txTSO, tso: true, total: uint32(len(f.Payload)), mss: f.MSS, headerLen: uint8(len(f.Header))})
-		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // the seed is computed without the length
+		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // a TSO packet's partial checksum leaves out the length
 		b := head[f.Start+f.Offset:]
 		be.PutUint16(b, splitter.Add(be.Uint16(b), ^splitter.Add(uint16(l4>>16), uint16(l4))))
 	}

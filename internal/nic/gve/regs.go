@@ -2,25 +2,25 @@ package gve
 
 import "log/slog"
 
-// Registers of BAR0, big endian (gve_register.h, struct gve_registers).
+// Offsets of the registers of BAR0, which are big endian (gve_register.h, struct gve_registers).
 const (
 	regDeviceStatus  = 0x00
 	regDriverStatus  = 0x04
 	regMaxTx         = 0x08
 	regMaxRx         = 0x0c
 	regPFN           = 0x10 // address of the admin queue, in pages of 4 KiB
-	regDoorbell      = 0x14 // of the admin queue
+	regDoorbell      = 0x14 // doorbell of the admin queue
 	regEvents        = 0x18
-	regDriverVersion = 0x1f // one byte, written repeatedly
+	regDriverVersion = 0x1f // one byte; the driver writes its version byte by byte
 	regBaseHi        = 0x20
 	regBaseLo        = 0x24
-	regLength        = 0x28 // of the admin queue, in bytes
+	regLength        = 0x28 // length of the admin queue, in bytes
 	regsLen          = 0x2a
 )
 
 // Bits of the device status (enum gve_device_status_flags).
 const (
-	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: asks for a reset
+	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the device asks for a reset
 	statusLink      = 1 << 2 // GVE_DEVICE_STATUS_LINK_STATUS_MASK
 	statusResetDone = 1 << 4 // GVE_DEVICE_STATUS_DEVICE_IS_RESET
 )
@@ -33,14 +33,14 @@ const (
 
 const maxVersion = 64
 
-// registers keep the written values.
+// registers keep what the driver has written since the last reset; run also sets pfn.
 type registers struct {
 	driverStatus   uint32
 	pfn            uint32
 	doorbell       uint32
 	baseHi, baseLo uint32
 	length         uint16
-	version        []byte // bytes received so far
+	version        []byte // first maxVersion bytes of the driver's version, until its newline comes
 }
 
 func (d *Device) readRegs(off uint64, b []byte) {
@@ -49,7 +49,7 @@ func (d *Device) readRegs(off uint64, b []byte) {
 	be.PutUint32(r[regDriverStatus:], d.regs.driverStatus)
 	be.PutUint32(r[regMaxTx:], uint32(len(d.tx)))
 	be.PutUint32(r[regMaxRx:], uint32(len(d.rx)))
-	if d.status.Load()&statusReset == 0 { // iPXE finds only by this register that it has to restart the NIC
+	if d.status.Load()&statusReset == 0 { // else it reads 0: so iPXE notices that it has to restart the NIC
 		be.PutUint32(r[regPFN:], d.regs.pfn)
 	}
 	be.PutUint32(r[regDoorbell:], d.regs.doorbell)
@@ -76,7 +76,7 @@ var writable = [...]struct {
 	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
 }
 
-// writeRegs handles a write to BAR0. Registers that it covers in part stay.
+// writeRegs handles a write to BAR0. A register that the write covers only in part does not change.
 func (d *Device) writeRegs(off uint64, b []byte) {
 	for i := range writable {
 		r := &writable[i]
@@ -106,9 +106,10 @@ func (d *Device) driverResets() {
 	d.reset()
 }
 
-// writePFN keeps the value; 0 resets the device. Linux (gve_adminq.c, gve_adminq_release) waits until the
-// register reads 0. iPXE (drivers/net/gve.c) writes 0 to reset the device (gve_reset), and takes a register that
-// reads 0 as a reset by the host (gve_admin_wait, gve_watchdog).
+// writePFN keeps the value; 0 resets the device. Linux 7.2 uses the register only of a device with
+// revision 0 (gve_adminq.c, gve_adminq_release), which this one does not have. iPXE (drivers/net/gve.c) writes 0 to
+// reset the device (gve_reset), and takes a register that reads 0 as a reset by the host (gve_admin_wait,
+// gve_watchdog).
 func (d *Device) writePFN(v uint32) {
 	if v == 0 {
 		d.driverResets()
@@ -116,7 +117,7 @@ func (d *Device) writePFN(v uint32) {
 	d.regs.pfn = v
 }
 
-// writeVersion receives one byte of the driver version, up to a newline.
+// writeVersion receives one byte of the driver version, and keeps at most maxVersion; at a newline it logs them.
 func (d *Device) writeVersion(v uint32) {
 	if c := byte(v); c != '\n' {
 		if len(d.regs.version) < maxVersion {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// idle checks that the device has forgotten its driver.
+// idle checks that the driver's queues and other resources are gone, and that the device status is as after a reset.
 func (c *ctl) idle(what string) {
 	c.Helper()
 	d := c.dev
@@ -120,7 +120,7 @@ func TestUnmappedRing(t *testing.T) {
 	c.up(0)
 }
 
-// The stats report has the device's counters at its end, four for each receive queue.
+// The stats report has the device's counters at its end, four for each receive queue that exists.
 func TestStatsReport(t *testing.T) {
 	c := newUp(t, 2, 0)
 	const room = 20
@@ -156,13 +156,13 @@ func TestStatsReport(t *testing.T) {
 	clear(report)
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
-	// Too little room.
+	// With too little room nothing is written.
 	c.pass(opReportStats, uint64(8+16*3), addr, uint64(1<<40))
 	put()
 	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 }
 
-// A drop is reported soon, however long the driver's period is.
+// Within freshStats after a drop, the report has it, although the driver's period is longer.
 func TestStatsReportIsFresh(t *testing.T) {
 	c := newUp(t, 1, 0)
 	const room = 4

@@ -5,22 +5,23 @@ import (
 	"math/bits"
 )
 
-// Doorbells are words of BAR2: little endian, 32 bits. The device reports a doorbell's index in words.
+// Doorbells are words of BAR2: little endian, 32 bits. The device reports a doorbell's index to the driver in
+// words. These are the indices of the first doorbells:
 const (
-	irqDoorbells = 0x000 // notification blocks
-	txDoorbells  = 0x400 // transmit queues
-	rxDoorbells  = 0x800 // receive queues
+	irqDoorbells = 0x000 // of notification blocks
+	txDoorbells  = 0x400 // of transmit queues
+	rxDoorbells  = 0x800 // of receive queues
 )
 
 const (
 	formatDQORDA = 3          // GVE_DQO_RDA_FORMAT
 	rawAddresses = 0xffffffff // GVE_RAW_ADDRESSING_QPL_ID: no page list
-	resourcesLen = 64         // struct gve_queue_resources
+	resourcesLen = 64         // length of struct gve_queue_resources
 	minStride    = 4
 	maxStride    = 4096
 )
 
-// resources are the objects that the driver has set up. The control goroutine owns them.
+// resources are the notification blocks and queues that the driver has set up. The control goroutine owns them.
 type resources struct {
 	blocks int // notification blocks; 0: not configured
 	base   int // MSI-X vector of the first block
@@ -86,7 +87,7 @@ func (d *Device) deconfigure() error {
 	return nil
 }
 
-// release ends all queues and frees all resources.
+// release ends all queues and the stats report, resets the vectors, and forgets the notification blocks.
 func (d *Device) release() {
 	for i := range d.tx {
 		d.endTx(i)
@@ -105,14 +106,15 @@ type txCommand struct {
 	_         [4]byte
 	Resources uint64 // 8: address for the doorbell's index
 	Ring      uint64 // 16
-	Pages     uint32 // 24: queue page list
+	Pages     uint32 // 24: id of a queue page list
 	Block     uint32 // 28
 	Compl     uint64 // 32
 	Size      uint16 // 40
 	ComplSize uint16 // 42
 }
 
-// checkQueue checks the parameters that both kinds of queues have.
+// checkQueue checks the parameters that both kinds of queues have, and that the queue may be created now. most is the
+// length of the longest ring.
 func (d *Device) checkQueue(qs []queueState, id, pages, block uint32, p *ringParams, most int) error {
 	switch {
 	case d.res.blocks == 0:
@@ -150,7 +152,8 @@ func (d *Device) createTx(b *body) error {
 	return nil
 }
 
-// offerDoorbell writes a doorbell's index to the driver's struct gve_queue_resources.
+// offerDoorbell writes a doorbell's index to the driver's struct gve_queue_resources at addr, if the device can write
+// to all of it.
 func (d *Device) offerDoorbell(addr uint64, index uint32) error {
 	if err := d.mem.has(addr, resourcesLen); err != nil {
 		return err
@@ -165,11 +168,11 @@ type rxCommand struct {
 	Resources uint64 // 16: address for the doorbell's index
 	Compl     uint64 // 24
 	Ring      uint64 // 32: of buffers
-	Pages     uint32 // 40: queue page list
+	Pages     uint32 // 40: id of a queue page list
 	ComplSize uint16 // 44
 	Buf       uint16 // 46: bytes of a packet buffer
 	Size      uint16 // 48
-	RSC       uint8  // 50: the driver accepts GSO packets
+	RSC       uint8  // 50: not 0: the driver accepts GSO packets on this queue
 	_         [1]byte
 	Header    uint16 // 52: bytes of a header buffer; 0: no header split
 }
@@ -211,7 +214,8 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 	return nil
 }
 
-// rxChanged updates what depends on which receive queues exist.
+// rxChanged updates the port's limits, the stats report and the default RSS after receive queue id was created or
+// ended.
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)
@@ -227,7 +231,7 @@ func (d *Device) endTx(id int) {
 func (d *Device) endRx(id int) {
 	d.port.FlushRx(id)
 	d.rx[id].stop()
-	d.port.FlushRx(id) // drops frames held since the first FlushRx
+	d.port.FlushRx(id) // now drops frames that are still held, unless Port.Exhaust is in effect
 	if !d.res.rx[id].live {
 		return
 	}

@@ -48,7 +48,8 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d.doorbell()
 }
 
-// Buffers of any size are filled to the last byte.
+// A frame fills buffers of unusual sizes, each to its last byte before the next. A frame that needs more than
+// maxRxBufs is counted as too big.
 func TestOddBufferSizes(t *testing.T) {
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
@@ -89,7 +90,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	}
 	var ended atomic.Bool
 	done := make(chan struct{})
-	dma.Go(func() { // to queue 2, which is restarted again and again
+	dma.Go(func() { // sends to B's queue 2, which the loop below restarts
 		defer close(done)
 		f := nictest.Make(b.mac, w.A.mac, nictest.Spec{Port: 5001, Payload: 3000})
 		for !ended.Load() {
@@ -115,13 +116,13 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 		}
 		d.doorbell()
 		var c rxCompl
-		for range 3 { // the queue runs
+		for range 3 { // frames arrive: the queue runs
 			d.next(&c)
 			if c.bad || c.split && !split {
 				t.Fatalf("%+v", c)
 			}
 		}
-		// In between, traffic of another sender to another queue.
+		// Meanwhile a frame of another sender arrives on queue 1.
 		b.Next = 6 << 20
 		f := nictest.Make(b.mac, w.Bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
 		b.Post(1, 1)
@@ -154,7 +155,7 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames wait when the driver stops the queue: they are dropped and counted.
+// When a transmit queue stops, its frames that wait for a receiver without buffers are dropped and counted.
 //
 // Invariant: nic/gve: A queue restarts while others continue without loss; a stopped queue writes
 // to no memory.
@@ -176,7 +177,7 @@ func TestStopWhileFramesWait(t *testing.T) {
 	w.Moves(t)
 }
 
-// waits waits until a transmit queue sleeps, or is about to, because its frames wait for a receiver.
+// waits waits until a transmit queue has, at least once, tried to sleep because its frames wait for a receiver.
 func (g *suiteGuest) waits(q int) {
 	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
@@ -186,7 +187,7 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()
 	q, d := w.Bad.dev.tx[0], w.Bad.txd[0]
-	q.stop() // the test runs the rounds of its worker
+	q.stop() // ends the worker: the test runs its rounds
 	w.Bad.OK(q.rings.pin(w.Bad.space, &d.params, "", txDescLen, txComplLen))
 	defer q.rings.close()
 	f := tcp(w.Bad, w.A, 100)
@@ -226,7 +227,8 @@ type flag struct{ atomic.Int32 }
 
 func (f *flag) Wake() { f.Add(1) }
 
-// A sender that found too few buffers waits only if the driver has posted none since.
+// Arm lets a waker without a port wait only while the queue runs and has no more buffers than a frame last found too
+// few.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
@@ -314,7 +316,8 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Frames that wait in memory are lost if it is unmapped.
+// Frames that wait for a receiver are dropped if their payload's memory is unmapped, and their queue goes on. Queues
+// whose rings are unmapped fail.
 //
 // Invariant: nic/gve: Before a ring's memory is unmapped, its queue stops.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
@@ -331,7 +334,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	}
 	w.Bad.OK(w.Bad.space.Remove(rawGPU, rawGPUSize))
 	w.B.Post(0, 8)
-	w.Bad.Sent(0) // dropped or sent, but completed
+	w.Bad.Sent(0) // the frames complete, although they are dropped
 	if n := w.Bad.dev.tx[0].count.unmapped.get(); n != 4 || w.Bad.failure("tx0") != nil {
 		t.Errorf("%d frames, %v", n, w.Bad.failure("tx0"))
 	}
@@ -356,11 +359,12 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// Backlog returns how many descriptors wait, and whether the ring is nearly full.
+// Backlog returns how many descriptors wait, and whether their number plus txBatch is three quarters of the ring's
+// length or more.
 func TestBacklog(t *testing.T) {
 	w := newWorld(t)
 	q, d := w.A.dev.tx[0], w.A.txd[0]
-	q.sender.Stop() // keeps its rings
+	q.sender.Stop() // the queue keeps its rings
 	f := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{Payload: 100})
 	for range txBatch {
 		w.A.Add(0, &f, false)

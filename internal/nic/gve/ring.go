@@ -9,7 +9,7 @@ import (
 
 const ringLimit = 1 << 15
 
-// errBadRing is about the parameters or the memory of a ring.
+// errBadRing is wrapped by errors about the length, address or alignment of a ring, or about buffer sizes.
 var errBadRing = errors.New("bad ring")
 
 // ringPage is the size of the pieces of a ring that lies in several regions: an IOMMU maps no smaller pages.
@@ -17,14 +17,14 @@ const ringPage = 4096
 
 type ring struct {
 	iova, size uint64
-	mask       uint32 // entries - 1
-	entry      uint32
-	pages      [][]byte
-	shift      uint // log2 of the pages' length
+	mask       uint32   // entries - 1
+	entry      uint32   // bytes of an entry
+	pages      [][]byte // the whole ring, or its pieces of ringPage bytes
+	shift      uint     // log2 of the length of an element of pages
 	pins       []*dma.Pin
 }
 
-// pin pins the memory of a ring. Each access must be guarded with dma.Recover.
+// pin pins the memory of a ring, or after an error nothing. Each access to the ring must be guarded with dma.Recover.
 func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error) {
 	if entries < 2 || entries > ringLimit || entries&(entries-1) != 0 {
 		return fmt.Errorf("ring of %d: not a power of two up to %d: %w", entries, ringLimit, errBadRing)
@@ -56,25 +56,26 @@ func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error
 	return err
 }
 
-// entryAt returns entry i, modulo the ring. An entry crosses no page boundary: its address is a multiple of its
-// length.
+// entryAt returns entry i, modulo the ring's length. An entry crosses no page boundary: its address is a multiple of
+// its length.
 func (r *ring) entryAt(i uint32) []byte {
 	off := uint64(i&r.mask) * uint64(r.entry)
 	in := off & (1<<r.shift - 1)
 	return r.pages[off>>r.shift][in : in+uint64(r.entry)]
 }
 
-// even reports whether index i is in an even lap of the ring. The first lap is even, and its generation bit is
-// 1.
+// even reports whether index i is in an even lap of the ring. The first lap is even. In even laps the generation
+// bit of completions is 1.
 func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
 
 func (r *ring) overlaps(iova, n uint64) bool {
 	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
 }
 
-type rings struct{ in, out ring } // descriptors or buffers; completions
+type rings struct{ in, out ring } // in has descriptors or buffers, out completions
 
-// pin pins the memory of both rings, with entries of descLen and of complLen bytes.
+// pin pins the memory of both rings, with entries of descLen (in) and complLen (out) bytes. what names
+// the entries of in for errors.
 func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
 	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

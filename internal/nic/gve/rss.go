@@ -12,11 +12,11 @@ const (
 	rssKeyLen   = 40  // GVE_RSS_KEY_SIZE
 	rssTableLen = 128 // GVE_RSS_INDIR_SIZE
 	rssToeplitz = 1   // as ethtool's ETH_RSS_HASH_TOP
-	rssHeadLen  = 8   // struct gve_query_rss_descriptor
+	rssHeadLen  = 8   // length of struct gve_query_rss_descriptor
 )
 
-// hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. Those for IPv6 with extension
-// headers (3, 5, 8) are accepted but not reported.
+// hashTypes maps the hash types (enum gve_rss_hash_type) to control.RSS's types. CONFIGURE_RSS accepts and
+// ignores the types for IPv6 with extension headers (bits 3, 5, 8).
 var hashTypes = [...]struct {
 	gve uint16
 	rss uint32
@@ -27,7 +27,8 @@ var hashTypes = [...]struct {
 
 const allHashTypes = 1<<9 - 1
 
-// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). 0 means: no change.
+// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). In Types, Alg, KeyLen and TableLen 0 means: no
+// change.
 type rssCommand struct {
 	Types     uint16 // offset 0
 	Alg       uint8  // 2
@@ -35,7 +36,7 @@ type rssCommand struct {
 	KeyLen    uint16 // 4
 	TableLen  uint16 // 6: entries
 	KeyAddr   uint64 // 8
-	TableAddr uint64 // 16: u32 each
+	TableAddr uint64 // 16: of the entries, u32 each
 }
 
 func (d *Device) configureRSS(b *body) error {
@@ -84,8 +85,8 @@ func (d *Device) configureRSS(b *body) error {
 	return d.port.SetRSS(r)
 }
 
-// queryRSS carries out QUERY_RSS: room u64, address u64. The reply is {length u32, types u16, algorithm u8, 0},
-// key, table.
+// queryRSS carries out QUERY_RSS. The body has room (u64) and address (u64). The reply is {length u32, types u16,
+// algorithm u8, 0 u8}, the key, and the table (entries u32).
 func (d *Device) queryRSS(b *body) error {
 	room, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	r, err := d.port.RSS()
@@ -112,8 +113,9 @@ func (d *Device) queryRSS(b *body) error {
 	return d.mem.write(addr, out[:])
 }
 
-// setDefaultRSS tells the port which receive queues exist: by default all take part in RSS
-// (gve_init_rss_config). A queue that ends while others go on (a restart) keeps its share.
+// setDefaultRSS makes the port spread flows by default over the receive queues from 0 to the last existing one
+// (gve_init_rss_config). While queues exist, that range only grows: a queue that ends while others exist (a restart)
+// keeps its share.
 func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rss configures RSS; types 0 and a nil key or table mean no change.
+// rss sends CONFIGURE_RSS, and returns its status. Types 0, alg 0 and a nil key or table mean no change.
 func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	c.Helper()
 	cmd := rssCommand{Types: types, Alg: alg, KeyLen: uint16(len(key)), TableLen: uint16(len(table))}
@@ -26,7 +26,7 @@ func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	return c.command(opConfigureRSS, cmd)
 }
 
-// queryRSS asks as the driver does (gve_adminq_query_rss_config).
+// queryRSS sends QUERY_RSS as the driver does (gve_adminq_query_rss_config), and returns the reply.
 func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)
@@ -84,7 +84,7 @@ func TestRSS(t *testing.T) {
 		}
 		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
-	// A table that the driver has set stays, and a command changes only its own parameters.
+	// A table that the driver has set stays when a queue is restarted. A command changes only the parameters that it has.
 	indices := make([]uint32, 128)
 	for i := range indices {
 		indices[i] = uint32(i / 64)

@@ -9,19 +9,19 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// maxRxBufs bounds the buffers of a frame: MAX_SKB_FRAGS.
+// maxRxBufs bounds the buffers of a frame: Linux's MAX_SKB_FRAGS.
 const maxRxBufs = 17
 
-// maxOwn is the length of the longest Header: frames of the control channel are all header.
+// maxOwn is the greatest length of wire.Packet.Header: a frame of the control channel lies in Header as a whole.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// maxRSC returns the longest GSO packet for buffers of bufSize bytes (wire.Limits.MaxBytes).
+// maxRSC returns the length of the longest GSO packet for buffers of bufSize bytes (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
 // rxQueue is a receive queue: a ring of buffers, and a ring in which they come back in the same order.
 //
 // The control goroutine calls start, stop, doorbell and unmapping. RxBase's lock guards the fields below RxBase,
-// except seen and count; the control goroutine may read without it the fields that start and stop set.
+// except seen and count. The control goroutine, which alone changes p, on and rings, may read these without the lock.
 type rxQueue struct {
 	*shared
 	id     int
@@ -31,16 +31,16 @@ type rxQueue struct {
 	nic.RxBase
 	p       rxParams
 	on      bool
-	seen    bool // for doorbell: the first buffer has been looked at
-	rings        // buffers and completions
-	head    uint32
-	shown   uint32   // completions published; head counts used buffers
+	seen    bool     // doorbell has looked at the first buffer since the start
+	rings            // buffers and completions
+	head    uint32   // buffers used since the start
+	shown   uint32   // completions published since the start, one for each used buffer
 	words   []uint32 // words that publish completions, by index in the ring
-	short   uint32   // buffers when a frame last found too few
+	short   uint32   // number of posted buffers when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
 	frame   placement
-	time    int64        // of this batch; 0: not read yet
-	scratch [maxOwn]byte // headers
+	time    int64        // receive timestamp of the frames until the next Flush; 0: not read yet
+	scratch [maxOwn]byte // copy of a frame's Header
 	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
@@ -55,7 +55,7 @@ func newRxQueue(s *shared, id int) *rxQueue {
 	return q
 }
 
-// start starts the queue with empty rings.
+// start stops the queue if it runs, and starts it with no buffers posted. After an error the queue is stopped.
 func (q *rxQueue) start(p rxParams) (err error) {
 	q.stop()
 	switch {
@@ -83,7 +83,7 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	return nil
 }
 
-// stop stops the queue: it touches neither rings nor buffers any more.
+// stop stops the queue. After stop has returned, the queue does not touch rings and buffers.
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()
@@ -97,8 +97,9 @@ func (q *rxQueue) shut() {
 	q.WakeAll()
 }
 
-// doorbell sets tail, modulo the ring's length. Linux writes an index (gve_rx_write_doorbell_dqo), iPXE a
-// counter (drivers/net/gve.c, gve_refill_rx).
+// doorbell handles a write to the queue's doorbell: it sets tail, modulo the ring's length, and wakes senders that
+// wait for buffers (WakeNext). It has no effect if the queue is stopped. Linux writes an index
+// (gve_rx_write_doorbell_dqo), iPXE a counter (drivers/net/gve.c, gve_refill_rx).
 func (q *rxQueue) doorbell(tail uint32) {
 	if !q.on {
 		return
@@ -118,7 +119,8 @@ func (q *rxQueue) doorbell(tail uint32) {
 	}
 }
 
-// firstInGPU reports whether the first buffer lies in GPU memory. The others are taken to lie where it does.
+// firstInGPU reports whether the next buffer to be used begins in GPU memory. The device assumes the same of the
+// others.
 func (q *rxQueue) firstInGPU() bool {
 	defer q.space.Leave(q.space.Enter())
 	q.Lock()
@@ -127,7 +129,7 @@ func (q *rxQueue) firstInGPU() bool {
 		return false
 	}
 	if q.peek(1) != nil {
-		return false // a frame will meet the same error
+		return false // Put will meet the same error
 	}
 	segs, err := q.space.TranslateMax(nil, 1, q.bufs[0].addr, 1, dma.Write)
 	return err == nil && len(segs) == 1 && segs[0].GPU() >= 0
@@ -191,7 +193,8 @@ func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// AwaitBuffers implements nic.RxModel: the device gets each doorbell.
+// AwaitBuffers implements nic.RxModel. It need not ask the driver for a notification: each doorbell write reaches the
+// device.
 func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
 // Buffers implements nic.RxModel.

@@ -10,17 +10,18 @@ import (
 
 // placement describes the buffers into which a frame is written.
 type placement struct {
-	n        uint32 // buffers
-	inHeader uint32 // bytes in the first buffer's header buffer
-	rest     uint32 // bytes in the packet buffers
-	header   []dma.Segment
-	payload  []dma.Segment
-	whole    []dma.Segment // scratch
-	buffers  []dma.Segment // scratch
+	n        uint32        // number of buffers
+	inHeader uint32        // bytes of the frame in the first buffer's header buffer; 0: the frame is not split
+	rest     uint32        // bytes of the frame in the packet buffers
+	header   []dma.Segment // memory for Frame.Header
+	payload  []dma.Segment // memory for Frame.Payload
+	whole    []dma.Segment // scratch of locate
+	buffers  []dma.Segment // scratch of locate
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). A frame that cannot be split lies whole in the packet
-// buffers, with the overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). On a queue with header split, a frame that the Port wanted to
+// split but that cannot be split (Frame.Unsplit, or a header buffer is too short) lies whole in the packet buffers,
+// with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -77,14 +78,14 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return nic.PutStopped
 }
 
-// lost counts a frame that the queue did not take, unless it is merged.
+// lost adds 1 to c for a frame that the queue did not take, unless it is merged (Frame.Merged).
 func (q *rxQueue) lost(f *nic.Frame, c *counter) {
 	if !f.Merged {
 		c.add(1)
 	}
 }
 
-// peek reads the next n posted buffers.
+// peek reads the descriptors of the next n posted buffers to bufs.
 func (q *rxQueue) peek(n uint32) error { return q.read(q.head, q.bufs[:n]) }
 
 func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
@@ -95,7 +96,8 @@ func (q *rxQueue) read(first uint32, bufs []rxBuf) (err error) {
 	return nil
 }
 
-// locate finds the memory for a frame. If ok is false, buffer number bad cannot be used.
+// locate finds the memory for a frame: header and payload of q.frame. If ok is false, buffer number bad, from 0, cannot
+// be used.
 func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	place := &q.frame
 	var err error
@@ -123,14 +125,14 @@ func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	}
 	place.header = dma.Cut(place.header[:0], place.whole, 0, head)
 	place.payload = place.payload[:0]
-	if more := uint64(place.inHeader) - head; more > 0 { // a whole frame that is not TCP
+	if more := uint64(place.inHeader) - head; more > 0 { // the frame is not TCP, and lies whole in the header buffer
 		place.payload = dma.Cut(place.payload, place.whole, head, more)
 	}
 	place.payload = append(place.payload, place.buffers...)
 	return 0, true
 }
 
-// refuse drops the frame, and returns the buffers up to number bad, marked as bad.
+// refuse drops the frame, and returns the buffers up to and with number bad to the driver, all marked as bad.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0
@@ -141,8 +143,8 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 	return nic.PutFault
 }
 
-// write fills the memory that locate found, and the checksum fields of c. Except for GSO packets, it completes partial
-// checksums, and verifies unknown ones of TCP and UDP unless bytes follow the IP packet.
+// write copies the frame to the memory that locate found, and sets segLen and the checksum fields of c. Except for GSO
+// packets, it completes partial checksums, and verifies unknown ones of TCP and UDP unless bytes follow the IP packet.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]
@@ -151,7 +153,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	var sum uint16
 	var err error
 	switch {
-	case meta.GSOType != splitter.GSONone: // the checksums of its frames are good
+	case meta.GSOType != splitter.GSONone: // the checksum of a GSO packet counts as good
 		c.segLen = meta.GSOSize
 		csum = splitter.CsumGood
 		err = m.Payload(q.frame.payload, f.Payload)
@@ -181,7 +183,7 @@ func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	return m.Header(q.frame.header, hdr)
 }
 
-// complete stages the completions of a frame's buffers.
+// complete writes the completions of a frame's buffers, without the words that publish stores later.
 func (q *rxQueue) complete(c *rxCompl) (err error) {
 	defer dma.Recover(&err)
 	place := &q.frame

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged wraps a receive queue in the ring fault of s, if there is one.
+// sabotaged wraps a receive queue in the ring fault of s, or returns q if s has none. s may be nil.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	switch s.RingFault() {
 	case nic.RingEnd:
@@ -18,7 +18,7 @@ func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	return q
 }
 
-// earlyEnd marks the first of a frame's buffers as the last one, when an occasion is due.
+// earlyEnd marks the first buffer of some frames in several buffers as the last one; occasions selects the frames.
 type earlyEnd struct {
 	*rxQueue
 	occasions nic.Occasions
@@ -44,7 +44,7 @@ func (q *earlyEnd) end(i uint32) {
 	q.out.entryAt(i)[8] |= rxEOP
 }
 
-// oldGeneration publishes a completion with the generation bit of the previous lap, when an occasion is due.
+// oldGeneration publishes some completions with the generation bit of the previous lap; occasions selects them.
 type oldGeneration struct {
 	*rxQueue
 	occasions nic.Occasions

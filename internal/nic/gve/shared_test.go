@@ -21,8 +21,8 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		flags            int
-		before           bool // mapped shared, also for the NIC, before it is mapped with flags
-		pages            bool // mapped page by page, as an IOMMU does
+		before           bool // the file is first mapped shared, also for the NIC, and unmapped again
+		pages            bool // mapped for the NIC page by page, as with an IOMMU
 		noFile, isShared bool
 	}{
 		"shared":            {flags: unix.MAP_SHARED, isShared: true},
@@ -89,7 +89,7 @@ func TestMemoryThatIsNotShared(t *testing.T) {
 				t.Errorf("a buffer there: %+v", x)
 			}
 
-			if w.A.startRx(0, false); !c.isShared { // drops the buffers of the frames above
+			if w.A.startRx(0, false); !c.isShared { // discards A's posted buffers, and unread frames in them
 				w.A.Post(0, 1)
 			}
 			g.sendsTo(w.A, 0, 900)

@@ -8,35 +8,37 @@ import (
 
 // The stats report (gve_adminq.h, enum gve_stat_names).
 const (
-	statDrops = 65 // RX_QUEUE_DROP_CNT; then RX_NO_BUFFERS_POSTED, RX_DROPS_PACKET_OVER_MRU, RX_DROPS_INVALID_CHECKSUM
+	statDrops = 65 // RX_QUEUE_DROP_CNT; 66-68: RX_NO_BUFFERS_POSTED, RX_DROPS_PACKET_OVER_MRU, RX_DROPS_INVALID_CHECKSUM
 
-	statLen        = 16 // struct stats
-	statsHeadLen   = 8  // struct gve_stats_report
+	statLen        = 16 // length of struct stats
+	statsHeadLen   = 8  // length of struct gve_stats_report without counters
 	statsPerQueue  = 4  // NIC_RX_STATS_REPORT_NUM
 	maxStatsReport = 1 << 20
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
-	// freshStats is the time within which the device reports a change: the period of the kernel's driver is 20 s.
+	// freshStats is the longest time between two looks for changed counters, if the driver has asked for reports: the
+	// period of Linux's driver is 20 s.
 	freshStats = 500 * time.Millisecond
 )
 
-// statsReport is the memory for counters: written_count u64, and {name u32, queue u32, value u64} for each. The
-// device writes the last ones, four for each receive queue (gve_get_ethtool_stats).
+// statsReport describes the driver's memory for counters: written_count u64, then {name u32, queue u32, value u64} for
+// each counter. The device writes the last counters, four for each existing receive queue (gve_get_ethtool_stats).
 type statsReport struct {
 	dev *Device
 	mem *memory
 
-	mu     sync.Mutex // write holds it, so that no write follows detach
+	mu     sync.Mutex // guards mem and the fields below; write holds it, so that no write follows detach
 	addr   uint64
 	count  int // room for counters; 0: no report
 	period time.Duration
 	due    time.Time
 	queues []int  // existing receive queues
-	was    int    // counters in the last report
-	sum    uint64 // sum of the last report; a counter only rises
+	was    int    // number of counters in the last report; 0: none since attach
+	sum    uint64 // sum of the counters in the last report; counters only rise
 }
 
-// reportStats carries out REPORT_STATS: length u64, address u64, interval u64 in ms. Length 0 ends reports.
+// reportStats carries out REPORT_STATS. The body has length (u64), address (u64), and interval (u64) in ms. Length 0
+// ends reports.
 func (d *Device) reportStats(b *body) error {
 	n, addr, every := be.Uint64(b[0:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if n == 0 {
@@ -68,7 +70,7 @@ func (s *statsReport) detach() {
 	s.count, s.was = 0, 0
 }
 
-// live records that a receive queue starts or ends.
+// live records whether a receive queue exists.
 func (s *statsReport) live(id int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +80,8 @@ func (s *statsReport) live(id int, on bool) {
 	}
 }
 
-// write writes the report if it is due, or if counters have changed, and returns when to call it again; the zero
-// Time: no report is wanted.
+// write writes the report if it is due, or if counters have changed, and returns when to call write again. If the
+// driver has asked for no reports, it writes nothing and returns the zero Time.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +117,7 @@ func (s *statsReport) changed() bool {
 	return sum != s.sum
 }
 
-// put writes the report. The caller holds mu.
+// put writes the report, if the driver's memory has room for the counters. The caller holds mu.
 func (s *statsReport) put() {
 	now := statsPerQueue * len(s.queues)
 	n := max(now, s.was)
@@ -131,6 +133,6 @@ func (s *statsReport) put() {
 		}
 	}
 	s.was = now
-	// An error means that the memory is gone.
+	// An error means that the device can no longer write to all of the driver's memory for the report.
 	_ = s.mem.write(s.addr+statsHeadLen+uint64(s.count-n)*statLen, out)
 }

@@ -34,7 +34,7 @@ func (s status) Error() string {
 	return fmt.Sprintf("status %#x", uint32(s))
 }
 
-// statusOf returns the status for a command's error.
+// statusOf returns the status for a command's error; nil: statusPassed.
 func statusOf(err error) status {
 	var s status
 	switch {
@@ -51,5 +51,5 @@ func statusOf(err error) status {
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		return statusUnimplemented
 	}
-	return statusInvalidArgument // EINVAL, and missing memory
+	return statusInvalidArgument // other errors, such as EINVAL and missing memory
 }

@@ -25,7 +25,7 @@ func TestNIC(t *testing.T) {
 // Invariant: nic: The suite detects each fault of package sabotage that the device model can have.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "gve", "TestNIC") }
 
-// patient is for tests whose frames wait until the test goes on.
+// patient is rawOptions.patience in tests whose frames wait until the test goes on.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]
@@ -44,7 +44,7 @@ func newPatientWorld(t testing.TB) *world {
 	})
 }
 
-// newWorldWith makes a world whose third guest has the options o.
+// newWorldWith makes a world whose third guest (Bad) has the options o.
 func newWorldWith(t testing.TB, o rawOptions) *world {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -66,7 +66,7 @@ func tcp(from, to *suiteGuest, n int) nictest.Frame {
 	return nictest.Make(to.mac, from.mac, nictest.Spec{Payload: n})
 }
 
-// arrives checks that a frame arrives, with a good checksum if it left with a partial one.
+// arrives checks that a frame arrives, and is marked as having a good checksum if it left with a partial one.
 func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 	t.Helper()
 	if got := nictest.Arrives(t, g, q, f); f.Partial && !got.Good {

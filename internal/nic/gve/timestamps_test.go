@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// describedOptions returns the ids of DESCRIBE_DEVICE's options, and the mask of DQO_RDA.
+// describedOptions returns the ids of the options in the reply of DESCRIBE_DEVICE, and the mask of option DQO_RDA.
 func (c *ctl) describedOptions() (ids []uint16, mask uint32) {
 	c.Helper()
 	to := c.alloc(4096)

@@ -8,13 +8,14 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// txBatch bounds the packets that a queue's Sender has at a time, held ones included.
+// txBatch bounds the packets that a queue's Sender has at a time. It includes held ones, which wait for a receiver or a
+// link.
 const txBatch = 32
 
-// txQueue is a transmit queue. While it is started, its Sender's worker owns the fields, except where marked.
+// txQueue is a transmit queue. While it is started, only its Sender's worker changes the fields below tail.
 //
-// The driver owns a descriptor again when the device has read it, and a packet's buffers when the packet is
-// finished. So held packets use no descriptors, and cannot be put back into the ring.
+// The driver owns a descriptor again when the device has read it, and a packet's buffers when the device has
+// completed the packet. So packets that the Sender holds use no descriptors, and cannot be put back into the ring.
 //
 // The control goroutine calls start, stop, doorbell, unmapping and close.
 type txQueue struct {
@@ -29,7 +30,7 @@ type txQueue struct {
 	head   uint32 // descriptors read since the start
 	compl  uint32 // completions written since the start
 	partly uint32 // tail at which the packet at head was incomplete; else noTail
-	fired  uint32 // compl at the last interrupt
+	fired  uint32 // compl at the last Publish
 
 	slots []txSlot // made at the first start: most queues are never used
 	count struct{ bad, unmapped counter }
@@ -51,7 +52,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	return q, err
 }
 
-// start starts the queue with empty rings.
+// start stops the queue if it runs, and starts it with no descriptors posted. After an error the queue is stopped.
 func (q *txQueue) start(p ringParams) error {
 	q.stop()
 	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
@@ -66,13 +67,15 @@ func (q *txQueue) start(p ringParams) error {
 	return nil
 }
 
-// stop stops the queue: it sends or drops the packets read from the ring.
+// stop stops the queue: the worker sends the packets that it has read from the ring or, if their receivers do not take
+// them at once, drops them. Then stop unpins the rings.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.rings.close()
 }
 
-// doorbell sets tail (see rxQueue.doorbell).
+// doorbell sets tail, modulo the ring's length (see rxQueue.doorbell), and wakes the Sender. It has no effect if the
+// queue is stopped.
 func (q *txQueue) doorbell(tail uint32) {
 	if !q.sender.Started() {
 		return
@@ -81,7 +84,7 @@ func (q *txQueue) doorbell(tail uint32) {
 	q.sender.Wake()
 }
 
-// unmapping stops the queue if one of its rings overlaps [iova, iova+n).
+// unmapping stops the queue, and reports errUnmapped, if one of its rings overlaps [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
 	if q.sender.Started() && q.overlap(iova, n) {
 		q.stop()
@@ -150,13 +153,13 @@ func (q *txQueue) Backlog() (frames int, full bool) {
 	return frames, nic.RingFull(len(q.slots)+frames, int(q.in.mask)+1)
 }
 
-// EnableKick implements nic.TxQueue: each doorbell wakes the sender.
+// EnableKick implements nic.TxQueue. There is nothing to enable: each doorbell write wakes the Sender.
 func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 
 // DisableKick implements nic.TxQueue.
 func (q *txQueue) DisableKick() {}
 
-// Idle implements nic.TxQueue: maxPieces bounds the lists kept for a frame.
+// Idle implements nic.TxQueue. It frees nothing: a slot's list has at most maxPieces segments for each buffer.
 func (q *txQueue) Idle([]*nic.TxFrame) {}
 
 // Stopped implements nic.TxQueue.

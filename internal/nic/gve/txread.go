@@ -14,20 +14,20 @@ const (
 	// maxTxBufs bounds the buffers of a packet without TSO descriptor (GVE_TX_MAX_DATA_DESCS).
 	maxTxBufs  = 10
 	maxTSOBufs = 64
-	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
+	// Bounds of the MSS of a GSO packet, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
 	minMSS, maxMSS = 88, 9728
 )
 
 type txSlot struct {
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
-	tso   txDesc // of a GSO packet
+	tso   txDesc // TSO descriptor of the packet, if super is set
 	super bool
 	csum  bool
-	n     int // buffers
+	n     int // number of buffers
 	bufs  [maxTSOBufs]txBuf
-	total uint32        // bytes in them
-	segs  []dma.Segment // their memory
+	total uint32        // bytes in the buffers
+	segs  []dma.Segment // memory of the buffers
 }
 
 type txBuf struct {
@@ -35,7 +35,7 @@ type txBuf struct {
 	len  uint16
 }
 
-// A guest can cause these errors often, so they are allocated only once.
+// A guest can cause these errors again and again, so they are allocated only once.
 var (
 	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor describes", nic.ErrBadFrame)
 
@@ -88,7 +88,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // a fault in the guest's memory file stops the queue
 			return filled, taken, e
-		default: // unmapped, unreadable, or in too many segments
+		default: // the packet's memory is unmapped, unreadable, or in too many segments
 			q.count.unmapped.add(1)
 			q.t.Discard(wire.DropFault)
 			q.finish(txPacketDone, s.tag)
@@ -97,14 +97,15 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read reads the descriptors of one packet, at most posted, and returns their number; 0: the packet is
-// incomplete.
+// read reads the descriptors of the packet at head to s, advances head, and writes the descriptor completion if the
+// driver has requested one. posted is the number of descriptors from head on that the driver has posted. read returns
+// the number of descriptors read; 0: the packet is not posted completely, or there is an error.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false
 	for n < posted {
 		var d txDesc
-		d.decode((*[txDescLen]byte)(q.in.entryAt(q.head + n))) // one copy: the driver may rewrite it meanwhile
+		d.decode((*[txDescLen]byte)(q.in.entryAt(q.head + n))) // decoded once: the driver may rewrite it meanwhile
 		n++
 		switch d.kind {
 		case txPacket:
@@ -114,7 +115,7 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 			}
 			s.super, s.tso = true, d
 			continue
-		case txGeneral: // path hash, for multi-path networks
+		case txGeneral: // a path hash for multi-path networks, which the device ignores
 			if s.n > 0 || n > 2 {
 				return 0, errContext
 			}
@@ -180,8 +181,9 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes p a GSO packet, unless it is one segment. Its checksum field has the pseudo-header's sum without the
-// length (gve_prep_tso), which cut replaces by the sum with the whole length.
+// cut makes p a GSO packet, unless it is one segment; it returns errBadTSO if p is not as the TSO descriptor says. p's
+// checksum field has the pseudo-header's sum without the length (gve_prep_tso), which cut replaces by the sum with the
+// whole length.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

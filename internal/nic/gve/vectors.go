@@ -7,9 +7,10 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it, and its doorbell
-// re-arms it. The driver does not look for work again after that (gve_napi_poll_dqo), so an interrupt that was
-// due meanwhile is raised then. Any goroutine may fire and arm them.
+// vectors are the MSI-X vectors of a device. A vector of queues fires once, which masks it until the driver arms it
+// again by its doorbell. After that write the driver does not look for work again (gve_napi_poll_dqo), so an interrupt
+// that was due while the vector was masked is then raised, or delayed by moderation. Any goroutine may fire and arm
+// vectors.
 type vectors struct {
 	nic.EventFDs
 	v   []vector
@@ -18,22 +19,22 @@ type vectors struct {
 
 // vector is one MSI-X vector. Its lock is a leaf: its holder takes no other lock and makes no system call.
 type vector struct {
-	port    *nic.Port // nil: no interrupt is lost
+	port    *nic.Port // for InterruptLost; nil: no interrupt is lost
 	mu      sync.Mutex
 	eventFD *nic.EventFD // under mu; nil: none
 	armed   bool         // under mu
 	always  bool         // under mu: never masked (management)
-	due     bool         // under mu: an interrupt is latched
+	due     bool         // under mu: an interrupt is latched: not raised yet
 
-	// Moderation, under mu; times of the clock now.
+	// Moderation; all but now under mu; times are by the clock now.
 	now      func() int64
 	wait     func(until int64) // notifies the moderator; nil: no delays
 	interval int64             // least time between two interrupts; 0: none
-	last     int64             // time of the last interrupt, while interval is set
-	until    int64             // when a delayed interrupt is due; 0: none
+	last     int64             // time of the last interrupt, raised or lost, while interval was set; 0: none since reset
+	until    int64             // when raiseDue has to look for a delayed interrupt; 0: not at all
 }
 
-// init makes n vectors; now returns the time in nanoseconds, never 0.
+// init makes n vectors; now returns the time in nanoseconds, and must never return 0.
 func (vs *vectors) init(n int, now func() int64) {
 	vs.v, vs.now = make([]vector, n), now
 	for i := range vs.v {
@@ -41,14 +42,14 @@ func (vs *vectors) init(n int, now func() int64) {
 	}
 }
 
-// losesFor makes the vectors of queues drop interrupts when the port requests it (LoseInterrupt).
+// losesFor makes the vectors of queues drop interrupts as p.LoseInterrupt demands.
 func (vs *vectors) losesFor(p *nic.Port) {
 	for i := range vs.v {
 		vs.v[i].port = p
 	}
 }
 
-// get returns vector i; nil: none.
+// get returns vector i; nil: there is none.
 func (vs *vectors) get(i int) *vector {
 	if i < 0 || i >= len(vs.v) {
 		return nil
@@ -56,7 +57,7 @@ func (vs *vectors) get(i int) *vector {
 	return &vs.v[i]
 }
 
-// fire raises vector i, or latches the interrupt.
+// fire latches an interrupt of vector i, if there is such a vector, and raises it if possible (change).
 func (vs *vectors) fire(i int) {
 	if v := vs.get(i); v != nil {
 		v.change(func() { v.due = true })
@@ -83,8 +84,8 @@ func (vs *vectors) setManagement(i int) {
 	}
 }
 
-// change calls the function to, which changes the vector's state. If an interrupt is latched then and the
-// vector can raise it, change raises, delays or (LoseInterrupt) drops it.
+// change calls its argument under mu, to change the vector's state. If then an interrupt is latched, the vector is
+// armed or never masked, and it has an eventfd, change raises, delays or (LoseInterrupt) drops the interrupt.
 func (v *vector) change(to func()) {
 	v.mu.Lock()
 	to()
@@ -105,7 +106,7 @@ func (v *vector) change(to func()) {
 		v.last = now
 	}
 	v.due = false
-	// The vector stays armed for the next interrupt.
+	// If the interrupt is lost, the vector stays armed for the next one.
 	if !v.always && v.port != nil && v.port.InterruptLost() {
 		v.mu.Unlock()
 		return
@@ -116,7 +117,7 @@ func (v *vector) change(to func()) {
 	e.Write()
 }
 
-// setFD sets the eventfd of vector i, which the vector owns; -1: none.
+// setFD sets the eventfd of vector i, takes ownership of fd, and ends the old eventfd; -1: none.
 func (vs *vectors) setFD(i, fd int) {
 	v := vs.get(i)
 	if v == nil {
@@ -137,7 +138,7 @@ func (vs *vectors) setFD(i, fd int) {
 	vs.End(old)
 }
 
-// reset masks all vectors and clears latched interrupts. Eventfds stay.
+// reset masks all vectors, the management vector included, and clears latched interrupts and intervals. Eventfds stay.
 func (vs *vectors) reset() {
 	for i := range vs.v {
 		v := &vs.v[i]

@@ -55,7 +55,8 @@ func TestVectorFiresOnce(t *testing.T) {
 	expect("after reset", 0)
 }
 
-// The management vector is the last one, or the first, and is never masked.
+// The management vector is the vector behind those for the notification blocks, or vector 0 if they begin at 1. It is
+// never masked.
 func TestManagementVector(t *testing.T) {
 	for _, base := range []uint32{0, 1} {
 		c := newCtl(t, queues(2))
@@ -117,7 +118,7 @@ func TestStuckInterrupt(t *testing.T) {
 			}
 			<-done
 			c.OK(unix.SetNonblock(e.fd, true))
-			if e.fired() == 0 && !c.dev.vectors.Quarantined() { // the monitor may have been faster
+			if e.fired() == 0 && !c.dev.vectors.Quarantined() { // the monitor may have taken the eventfd away first
 				t.Error("no interrupt")
 			}
 		})
