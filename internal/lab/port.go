@@ -18,14 +18,14 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Port is a NIC of a lab, and its end on the switch.
+// Port is a NIC of a lab, and its port on the switch.
 type Port struct {
 	Index        int // in the lab
 	Name         string
 	Model        Model
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // that the guest should configure
-	NICOptions                // with the defaults
+	NICOptions                // with the MTUs' defaults (Description.Complete)
 	QueuePairs   int          // of the device; gve's driver may use up to twice as many
 	GPUs         []*GPUMemory // that it may address, the nearest first
 	Place        string       // its name in the machine's tree; "": none
@@ -39,9 +39,9 @@ type Port struct {
 	machine *Machine
 	desc    *NIC
 
-	completions time.Duration // at scale 1; under lab.changing
+	completions time.Duration // delay of transmit completions, at scale 1; under lab.changing
 	driver      *driver.NIC   // of a guest in this process; nil: none; under lab.changing
-	removed     atomic.Bool   // it was removed, or its removal is in progress
+	removed     atomic.Bool   // the removal of the NIC has been requested, and has not failed
 
 	loadsMu sync.Mutex
 	loads   map[loadsOf][]Load // under loadsMu
@@ -50,27 +50,28 @@ type Port struct {
 	end  context.CancelCauseFunc
 
 	mu      sync.Mutex
-	closed  bool // under mu: no more connections
+	closed  bool // under mu: the port takes no new connections
 	serving sync.WaitGroup
 
-	turn sync.Mutex // held by the connection of Connected that is served
+	turn sync.Mutex // held while a connection of Connected is served
 
 	holders atomic.Pointer[HoldersFunc]
-	mute    atomic.Int64 // nanoseconds since the epoch: no call of holders before
+	mute    atomic.Int64 // until this time, in nanoseconds since the epoch, Holders does not call holders
 }
 
-// muteTime is how long Holders does not call HoldersFunc after a timeout, so calls to a frozen guest do not
-// pile up.
+// muteTime is how long Holders does not call its HoldersFunc after a call that failed because ctx ended, so that
+// calls to a frozen guest do not pile up.
 const muteTime = 10 * time.Second
 
 // HoldersFunc returns the guest's connections that hold tokens of GPU memory.
 type HoldersFunc func(ctx context.Context) ([]devmem.Holder, error)
 
-// SetHolders sets the function of Holders.
+// SetHolders sets the function that Holders calls.
 func (p *Port) SetHolders(f HoldersFunc) { p.holders.Store(&f) }
 
-// Holders returns which connections of the guest hold tokens; known is false without an answer. If ctx ends
-// first, Holders does not ask again for muteTime.
+// Holders returns which connections of the guest hold tokens, from the function of SetHolders. known is false
+// without that function, if it fails, or if Holders does not call it: if it fails and ctx has ended, Holders does not
+// call it for muteTime.
 func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	f := p.holders.Load()
 	if f == nil || time.Now().UnixNano() < p.mute.Load() {
@@ -83,7 +84,8 @@ func (p *Port) Holders(ctx context.Context) (list []devmem.Holder, known bool) {
 	return list, err == nil
 }
 
-// newPort makes a port and attaches it to the switch. The caller closes the port, also after an error.
+// newPort makes a port and attaches it to the switch. It returns the port with an error, too: the caller adds it to the
+// lab, whose Close closes its device.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, place string) (*Port, error) {
 	model := m.desc.ModelOf(n)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6,
@@ -95,7 +97,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, m *Machine, 
 	}
 	var err error
 	if p.dev, err = model.open(l.files, p.config(gpus), m.desc, n); err != nil {
-		p.dev = nil // no interface of a nil pointer
+		p.dev = nil // open may return an interface that holds a nil pointer
 		return p, err
 	}
 	if p.memory == nil {
@@ -122,7 +124,7 @@ func (p *Port) config(gpus []nic.GPU) nic.Config {
 		Flows: p.lab.opt.Flows, Sabotage: p.desc.Sabotage, Log: p.lab.opt.Log}
 }
 
-// Reserve keeps addresses from other ports.
+// Reserve reserves IP addresses on the switch for this port (wire.Link.Reserve).
 func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
 // Rate returns the rate of the NIC's wire, in bytes a second at scale 1; 0: unknown.
@@ -145,8 +147,8 @@ func (p *Port) GPU() *GPUMemory {
 	return p.GPUs[0]
 }
 
-// Serve serves the NIC's protocol on conn until the peer hangs up (nil), ctx or the lab ends, or an error. It
-// closes conn. Only one Serve may run at a time.
+// Serve serves the NIC's protocol on conn until the peer hangs up (then it returns nil), ctx or the lab ends, the NIC
+// is removed, or there is an error. It closes conn. Only one Serve may run at a time.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())
@@ -163,8 +165,8 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted names the features that the last peer was offered, if it accepted none
-// (vhostuser.Backend.Unaccepted); else "".
+// Unaccepted returns the result of vhostuser.Backend.Unaccepted: the features that the last frontend was offered and
+// hung up without accepting, or "". With gve it returns "".
 func (p *Port) Unaccepted() string {
 	if d, ok := p.dev.(interface{ Unaccepted() string }); ok {
 		return d.Unaccepted()
@@ -172,13 +174,15 @@ func (p *Port) Unaccepted() string {
 	return ""
 }
 
-// serve serves a connection; then the switch forgets the guest's addresses.
+// serve serves a connection; then the switch forgets the addresses that the guest used (wire.Link.Forget).
 func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
 	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected starts to serve conn in a goroutine, after the previous connection has ended. An error is logged.
+// Connected serves conn in a goroutine that first waits until the earlier connection of Connected has ended. The
+// goroutine logs an error, unless it comes from closing the lab or removing the NIC. If the port takes no new
+// connections, Connected closes conn.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -194,7 +198,7 @@ func (p *Port) Connected(conn *net.UnixConn) {
 	})
 }
 
-// enter registers a connection; false: the port is closed.
+// enter registers a connection; false: it does not, because the port takes no new connections.
 func (p *Port) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +208,8 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until no connection is served. It ends connections that do not end by themselves.
+// endServing refuses new connections and waits until none is served. It ends connections that do not end by themselves
+// within Options.Farewell, or within limits.GuestEnd if Farewell is the base of that limit.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

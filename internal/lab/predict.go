@@ -2,9 +2,9 @@ package lab
 
 import "math"
 
-// MaxMin returns the transfers' max-min fair rates, in bytes of payload a second, and the edges that limit
-// them. loads has the bytes on each edge per byte of payload. Without a limiting edge a rate is +Inf, and its
-// edge nil.
+// MaxMin returns the max-min fair rates of transfers, in bytes of payload a second, and the edge that limits each.
+// loads has for each transfer the bytes on each edge per byte of payload. An edge whose Rate is unknown limits nothing.
+// Without a limiting edge a transfer's rate is +Inf, and its edge nil.
 func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 	rates, limits = make([]float64, len(loads)), make([]*Edge, len(loads))
 	left := make(map[*Edge]float64) // the edges' unused rates
@@ -17,7 +17,7 @@ func MaxMin(loads []map[*Edge]float64) (rates []float64, limits []*Edge) {
 		}
 	}
 	for {
-		// The edge that is full first, and the rate of growing transfers then.
+		// The edge that is full first when all transfers without a limit yet have the same rate, and that rate.
 		var full *Edge
 		most := math.Inf(1)
 		for e, n := range left {

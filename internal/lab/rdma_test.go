@@ -68,7 +68,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 		})
 	}
 	work.Wait()
-	t.Cleanup(func() { // before their drivers
+	t.Cleanup(func() { // closes the RDMA devices before their drivers
 		for _, v := range ends {
 			testkit.NoError(t, v.dev.Close())
 		}
@@ -76,7 +76,7 @@ func newVerbs(t testing.TB, mtu uint16, im lab.Impairment) (l *lab.Lab, ends [2]
 	return l, ends
 }
 
-// write and read access the GPU's memory.
+// write and read access the memory of the port's GPU.
 func (v *verbs) write(t testing.TB, b []byte, off int64) {
 	testkit.Must(unix.Pwrite(v.port.GPU().GPU.FD(), b, off))(t)
 }
@@ -87,7 +87,7 @@ func (v *verbs) read(t testing.TB, n int, off int64) []byte {
 	return b
 }
 
-// move puts and gets a quarter of a GPU's memory.
+// move writes a quarter of a GPU's memory from a to b (Put), and reads as much from b to a (Get).
 func move(t testing.TB, a, b *verbs, seed byte) {
 	t.Helper()
 	const n = rdmaMemory / 4
@@ -127,10 +127,10 @@ func TestRDMABetweenGPUs(t *testing.T) {
 				bounced, file := d[0].BouncedBytes-d[1].BouncedBytes, d[0].GPUFileBytes-d[1].GPUFileBytes
 				again := d[0].AgainBytes - d[1].AgainBytes
 				want := uint64(2 * n)
-				if (k == 0) != (j == 0) { // a requests
+				if (k == 0) != (j == 0) { // a requests both transfers: a counts them as Out, b as In
 					want = 0
 				}
-				if again > 0 { // sent again on a busy machine
+				if again > 0 { // on a busy machine bytes may be sent again, and count again
 					want = device + host
 				}
 				if p2p && (device != want || host+bounced+file != 0) || !p2p && (bounced != want || host != want ||
@@ -157,7 +157,7 @@ func TestRDMAOnALossyLink(t *testing.T) {
 	t.Logf("%+v", c)
 }
 
-// udpCounter counts datagrams to UDP port 9 and to RoCEv2's port.
+// udpCounter records the numbers of received datagrams to UDP port 9, and counts received datagrams to RoCEv2's port.
 type udpCounter struct {
 	mu       sync.Mutex
 	ordinary []uint32
@@ -212,8 +212,8 @@ func (v *verbs) udp(to *verbs, port uint16, number uint32) driver.TxFrame {
 	return driver.TxFrame{Header: h}
 }
 
-// Datagrams sent during RDMA reach their queue in order; with a queue pair the NIC takes datagrams to
-// RoCEv2's port.
+// Datagrams to port 9 that are sent during RDMA reach a receive queue in order. With a queue pair, the NIC keeps
+// datagrams to RoCEv2's port from the receive queues.
 func TestRDMABesideUDP(t *testing.T) {
 	_, ends := newVerbs(t, 1024, lab.Impairment{})
 	a, b := ends[0], ends[1]
@@ -225,7 +225,7 @@ func TestRDMABesideUDP(t *testing.T) {
 		var frames []driver.TxFrame
 		for i := range batch {
 			frames = append(frames, a.udp(b, 9, uint32(round*batch+i)))
-			if i%2 == 0 { // no valid RoCEv2 packet
+			if i%2 == 0 { // not a valid RoCEv2 packet
 				frames = append(frames, a.udp(b, 4791, uint32(i)))
 			}
 		}
@@ -249,7 +249,7 @@ func TestRDMABesideUDP(t *testing.T) {
 	c := testkit.Must(b.dev.Counts(t.Context()))(t)
 	testkit.Equal(t, "counted", c.Unknown+c.Malformed+c.ICRC-before.Unknown-before.Malformed-before.ICRC, rounds*batch/2)
 
-	// Without a queue pair the port is free for sockets.
+	// Without a queue pair, datagrams to RoCEv2's port reach a receive queue.
 	testkit.OK(t, b.qp.Close())
 	testkit.Must(a.nic.Transmit(0, []driver.TxFrame{a.udp(b, 4791, 1)}))(t)
 	b.got.until(t, func() bool { return b.got.roce == 1 })
@@ -289,7 +289,7 @@ func TestRDMAWhenThePeerResets(t *testing.T) {
 	}
 }
 
-// The NIC of a guest that is gone does not respond, and nothing more is written to its GPU.
+// A NIC whose RDMA is suspended, as after the end of its guest, does not respond, and counts no received packets.
 func TestRDMAOfAGuestThatIsGone(t *testing.T) {
 	testkit.Slow(t)
 	l, ends := newVerbs(t, 1024, lab.Impairment{})

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// GuestFaults are functions that apply faults to a machine's guest. The lab calls one at a time. nil: the
+// GuestFaults are functions that apply faults to a machine's guest. The lab calls one at a time. A nil function: the
 // guest does not support the fault.
 type GuestFaults struct {
 	// RemoveNIC asks the guest to release NIC i of Machine.Ports, RemoveGPU GPU i of Machine.GPUs. The channel
@@ -43,12 +43,14 @@ const (
 	whyNoNode  = "its memory is a NUMA node's, as gve has it, which its guest's kernel uses as RAM"
 )
 
-// letsGo reports whether the port of a slot can release its device: root ports can, other ports with Hotplug.
+// letsGo reports whether the port of a slot can release its device: a port of a socket can, a port of a switch only
+// with hotplug.
 func (g *Guest) letsGo(s Slot, hotplug bool) bool {
 	return hotplug || slices.ContainsFunc(g.Sockets, func(x Socket) bool { return x.Name == s.Below })
 }
 
-// HotplugFor sets Hotplug of the NICs and GPUs that a script removes, as far as they can be removed.
+// HotplugFor sets Hotplug of the NICs and GPUs that a change of the script removes, if they can have it: not in a guest
+// without sockets, not of a gve NIC or a NIC on the root complex, and not of a GPU that is a NUMA node.
 func (d *Description) HotplugFor(script []Event) {
 	for i := range d.Guests {
 		g := &d.Guests[i]
@@ -68,7 +70,7 @@ func (d *Description) HotplugFor(script []Event) {
 		for j := range g.GPUs {
 			owner := g.owner(j)
 			if owner < 0 {
-				continue // Check refuses it
+				continue // no NIC may address the GPU: Check refuses it
 			}
 			m := g.ModelOf(&g.NICs[owner])
 			g.GPUs[j].Hotplug = g.GPUs[j].Hotplug || removed(KindGPU, g.GPUs[j].Name) && !m.Node
@@ -76,13 +78,14 @@ func (d *Description) HotplugFor(script []Event) {
 	}
 }
 
-// Removed reports whether the NIC was removed from its guest, or its removal is in progress.
+// Removed reports whether the removal of the NIC from its guest has been requested, and has not failed.
 func (p *Port) Removed() bool { return p.removed.Load() }
 
-// Removed reports whether the GPU was removed from its guest, or its removal is in progress.
+// Removed reports whether the removal of the GPU from its guest has been requested, and has not failed.
 func (g *GPUMemory) Removed() bool { return g.removed.Load() }
 
-// removeNIC removes a NIC from its guest. The caller holds changing.
+// removeNIC removes a NIC whose driver is in this process, or asks the NIC's guest to release it. The caller holds
+// changing.
 func (l *Lab) removeNIC(p *Port) error {
 	m := p.machine
 	switch {
@@ -142,8 +145,9 @@ const hasBeenRemoved = "has been removed"
 
 var errRemoved = errors.New("removed")
 
-// removing returns err, the reason why a removal could not be requested. If it is nil, removing starts a
-// goroutine that receives the result from done, and notes it. The caller holds changing.
+// removing returns an error if err is not nil: then the removal could not be requested. Otherwise it sets removed, and
+// starts a goroutine that receives the result from done and notes it; after an error from done, that clears removed. It
+// notes nothing if done is closed or the lab closes first. The caller holds changing.
 func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s cannot be removed: %w", name, err)
@@ -169,7 +173,7 @@ func (l *Lab) removing(name string, removed *atomic.Bool, done <-chan error, err
 	return nil
 }
 
-// AwaitRemovals waits until the removals in progress have ended, or ctx ends.
+// AwaitRemovals waits until the removals in progress at the call have ended, or ctx ends.
 func (l *Lab) AwaitRemovals(ctx context.Context) {
 	l.changing.Lock()
 	all := slices.Clone(l.removals)
@@ -190,7 +194,7 @@ func (l *Lab) note(name, text string) {
 	l.opt.Log.Warn(text, "name", name)
 }
 
-// findGPU returns the GPU with this name, as a.gpu0.
+// findGPU returns the machine of the GPU with this name (as a.gpu0), and the GPU's number in the machine.
 func (l *Lab) findGPU(name string) (m *Machine, i int, err error) {
 	var names []string
 	for _, m := range l.machines {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// removalLab opens a lab of guests whose devices can and cannot be removed.
+// removalLab opens a lab in which some devices can be removed and others cannot.
 func removalLab(t *testing.T, note func(name, text string)) *Lab {
 	l := testkit.Must(Open(removalDescription(), Options{Note: note}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
@@ -46,7 +46,7 @@ func removalDescription() (d Description) {
 	return d
 }
 
-// A removal is requested of the machine's owner, and noted when it has ended.
+// The lab requests a removal with the machine's GuestFaults, and calls Options.Note when the removal has ended.
 func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var mu sync.Mutex
@@ -117,10 +117,10 @@ func TestRemovalIsAskedOfTheGuest(t *testing.T) {
 	testkit.OK(t, errors.Join(apply("nic a.nic0 tokens=5ms"), l.SetScale(1000), apply("nic b.nic1 tokens=1ms"),
 		apply("nic c.nic0 tokens=10s"), apply("nic a.nic0 tokens=0")))
 	testkit.Equal(t, "late tokens", fmt.Sprint(late), "[0 0 5ms 1 1 1s 2 0 10s 0 0 0s]")
-	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for it
+	testkit.OK(t, apply("gpu a.gpu0 remove")) // closing the lab does not wait for the end of this removal
 }
 
-// A change leaves a NIC unchanged if the guest refuses one of its settings.
+// If the guest refuses one of a change's settings, the NIC's delay of completions stays as it was.
 func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	l := removalLab(t, nil)
 	const change = "nic a.nic0 completions=5ms tokens=5ms tokens=6ms exhaust=0"
@@ -146,7 +146,7 @@ func TestRefusedChangeLeavesTheOthers(t *testing.T) {
 	testkit.Equal(t, "delays of tokens", fmt.Sprint(asked), "[6ms 6ms]")
 }
 
-// A device that a script removes becomes hotplug if it can be removed.
+// A device that a script removes gets Hotplug if it can be removed; Check refuses Hotplug of one that cannot.
 func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	d := removalDescription()
 	var script []Event
@@ -182,7 +182,7 @@ func TestWhatAScriptRemovesIsHotplug(t *testing.T) {
 	}
 }
 
-// A driver in this process can lose a NIC or a GPU (ENODEV).
+// After a removal, a driver in this process returns ENODEV: for its NIC, or for a frame with memory of the GPU.
 func TestRemovalFromAProcess(t *testing.T) {
 	testkit.LeavesNothing(t)
 	l := removalLab(t, func(string, string) {})

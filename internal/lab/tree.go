@@ -6,14 +6,14 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// rootComplex is the root complex of a guest without sockets.
+// rootComplex is the name of the only socket in the tree of a guest without sockets.
 const rootComplex = "rc0"
 
-// Local returns a NIC's or GPU's name without the guest's name before it.
+// Local returns a NIC's or GPU's name without the guest's name and the dot before it.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree returns the name of a NIC or GPU in the tree. A name without the guest's before it gets kind,
-// because a NIC and a GPU may have the same name.
+// inTree returns the name in the tree of a NIC or GPU: its name without the guest's name, or, if the guest's name is
+// not before it, kind and the name, because a NIC and a GPU may then have the same name.
 func (g *Guest) inTree(kind, name string) string {
 	if local := g.Local(name); local != name {
 		return local
@@ -31,7 +31,7 @@ func (g *Guest) inside(n *NIC) bool {
 
 func (g *Guest) switchOf(n *NIC) string {
 	if local := g.Local(n.Name); local != n.Name {
-		return "sw." + local // no other node has such a name
+		return "sw." + local // names in lab files have no dot
 	}
 	return "sw" + n.Name
 }
@@ -56,7 +56,8 @@ func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
 	return tree, nics, gpus
 }
 
-// nodes returns the tree's sockets, switches, NICs and GPUs, in this order. The guest is complete.
+// nodes returns the tree's sockets, switches, NICs and GPUs, in this order. The guest must be complete
+// (Description.Complete). If it has no sockets, nodes sets Slot.Below of its NICs and GPUs.
 func (g *Guest) nodes() (nodes []pcie.Node) {
 	add := func(name string, kind pcie.Kind, s Slot) {
 		nodes = append(nodes, pcie.Node{Name: name, Kind: kind, Below: s.Below, Link: s.Link, Redirect: s.Redirect})

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// twoSockets has a switch with a NIC and a GPU below each of two sockets.
+// twoSockets returns a guest that has a switch with a NIC and a GPU below each of two sockets.
 func twoSockets(r pcie.Routing) lab.Guest {
 	slot := func(below string) lab.Slot { return lab.Slot{Below: below, Link: pcie.Link{Gen: 4, Width: 16}} }
 	return lab.Guest{Name: "a",
@@ -19,7 +19,7 @@ func twoSockets(r pcie.Routing) lab.Guest {
 		GPUs: []lab.GPU{{Name: "a.gpu0", Memory: 4096, Slot: slot("sw0")}, {Name: "a.gpu1", Memory: 4096, Slot: slot("sw1")}}}
 }
 
-// Each NIC reports its paths to GPUs, the nearest GPU first.
+// Each NIC reports its path to each GPU, the nearest GPU first.
 func TestEachNICHasAPathToEachGPU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, c := range []struct {

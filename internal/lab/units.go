@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// FormatBytes formats a number of bytes as flags have it: 4097, 64K, 512M, 4G.
+// FormatBytes formats a number of bytes as ParseBytes reads it: 4097, 64K, 512M, 4G, 1T.
 func FormatBytes(n uint64) string {
 	unit := 0
 	for n != 0 && n%1024 == 0 && unit < 4 {
@@ -18,8 +18,8 @@ func FormatBytes(n uint64) string {
 	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
 }
 
-// ShowBytes formats a number of bytes for people: as FormatBytes if that is short, else rounded up to one
-// decimal: 10.2M.
+// ShowBytes formats a number of bytes for people: as FormatBytes below 1024, and for a multiple of 1024 if FormatBytes
+// returns at most 5 characters; else rounded up to one decimal: 10.2M.
 func ShowBytes(n uint64) string {
 	s := FormatBytes(n)
 	if n < 1024 || n%1024 == 0 && len(s) <= len("1023K") {
@@ -32,7 +32,7 @@ func ShowBytes(n uint64) string {
 	return fmt.Sprintf("%.1f%c", math.Ceil(float64(n)*10/float64(size))/10, unit[0])
 }
 
-// ParseBytes parses a number of bytes: 4096, 64K, 256M, 4G, with or without "iB".
+// ParseBytes parses a number of bytes: 4096, 64K, 256M, 4G, 1T, in either case, with or without "iB".
 func ParseBytes(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.ToUpper(s), "IB")
 	shift := uint(0)
@@ -89,7 +89,7 @@ var rateUnits = []struct {
 }{{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {"tbit", 1e12 / 8}, {"kb/s", 1e3}, {"mb/s", 1e6},
 	{"gb/s", 1e9}, {"tb/s", 1e12}}
 
-// ParseRate parses a rate, as 100Gbit or 300GB/s, and returns bytes a second.
+// ParseRate parses a rate, as 100Gbit, 100Gbit/s or 300GB/s, and returns bytes a second.
 func ParseRate(s string) (float64, error) {
 	t := strings.TrimSuffix(strings.ToLower(s), "bit/s")
 	if len(t) < len(s) {

@@ -6,10 +6,10 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// MaxUplinks is the maximum number of uplinks of a lab.
+// MaxUplinks is the maximum number of uplinks in a lab file, or in the flags of a command.
 const MaxUplinks = 16
 
-// Uplinks returns a service for each uplink. keep becomes uplink.Options.Keep, and may be nil.
+// Uplinks returns a service (Uplink) for each Config in list. keep becomes uplink.Options.Keep, and may be nil.
 func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func() error, err error)) (s []Service) {
 	for _, c := range list {
 		s = append(s, Uplink(uplink.Options{Config: c, Keep: keep}))
@@ -17,8 +17,9 @@ func Uplinks(list []uplink.Config, keep func(path string, dir bool) (remove func
 	return s
 }
 
-// Uplink returns a service that opens an uplink, with the lab's largest MaxMTU, its Log and Storm. It must
-// follow a gateway's service, because an uplink drops frames from the gateway's MAC.
+// Uplink returns a service that opens an uplink with the options o, except for its MTU and NIC, from the lab's NIC with
+// the largest MaxMTU, and the lab's Log and Storm. The service must follow a gateway's service in Options.Services: an
+// uplink drops incoming frames from the gateway's MAC, unless the switch has seen this MAC behind the uplink before.
 func Uplink(o uplink.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o

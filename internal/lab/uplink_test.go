@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// second gives a lab's NICs MACs and addresses that a first lab, with n ports, does not have.
+// second gives the first NIC of each guest a MAC and addresses that no port of another lab with n ports has by default.
 func second(d lab.Description, n int) lab.Description {
 	for i := range d.Guests {
 		nic := &d.Guests[i].NICs[0]
@@ -53,7 +53,7 @@ func TestLabsJoinedByUplinks(t *testing.T) {
 	}
 }
 
-// The lab's storm bound applies to uplinks.
+// The lab's storm bound (Options.Storm) applies to frames that an uplink receives.
 func TestUplinksHaveTheLabsStormBound(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, y := testkit.Loopback()

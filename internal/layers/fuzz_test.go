@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each fuzz target has inputs: a corpus, or calls of Add.
+// Each fuzz target has inputs: a corpus in testdata/fuzz, or a call of a method Add.
 func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	found := 0
 	for _, p := range packages(t) {

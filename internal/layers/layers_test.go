@@ -19,20 +19,22 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// everywhere lists packages that any package may import, everywhereInTests those for any package's tests.
+// everywhere lists the packages that any package may import, everywhereInTests more packages that any package's tests
+// may import.
 const (
 	everywhere        = "internal/deadline internal/limits internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
 )
 
-// layer has the packages that a package and its tests may import.
+// layer has the packages of this module that a package may import, and more packages that its tests may import.
 type layer struct {
 	pkg            string
 	imports, tests []string
 }
 
-// table has a line "PACKAGE: IMPORTS..." for each package, continued on indented lines; imports after
-// "tests:" are for its tests.
+// table has a line "PACKAGE: IMPORTS..." for a package, below the lines of its imports. Indented lines continue it;
+// from an indented "tests:" on, they have imports for the package's tests. A package without a line may import only
+// the packages of everywhere.
 //
 //go:embed layers.txt
 var table string
@@ -58,7 +60,7 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign lists packages that may not import, except in tests, packages whose path begins with not.
+// foreign lists packages: outside of tests, pkg may not import a package whose path begins with the text in not.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"internal/driver", "gvisor.dev/"},
 	{"guest", "gvisor.dev/"},
@@ -66,7 +68,8 @@ var foreign = []struct{ pkg, not string }{
 	{"splitter", "gvisor.dev/"},
 }
 
-// unsafeFiles lists the files, beside tests, that may import unsafe; a final slash stands for a package.
+// unsafeFiles lists the files, beside tests, that may import unsafe; a name with a final slash stands for the files of
+// a package.
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go", "internal/confine/sys.go",
 	"test/internal/guestops/ioctl.go"}
 
@@ -92,7 +95,7 @@ func packages(t *testing.T) (list []pkg) {
 	}
 }
 
-// broken lists a package's forbidden imports.
+// broken returns a message for each forbidden import of a package.
 func broken(p *pkg) (list []string) {
 	name := strings.TrimPrefix(p.ImportPath, module)
 	var row layer

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Error is the cause of a context that Context has ended.
+// Error is the cause of a context of [Context] that ended because its time had passed.
 type Error struct {
 	Limit time.Duration
 	Still string // as "guest0 and guest1 still ran"
@@ -21,7 +21,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("--timeout %v: %s", e.Limit, e.Still) }
 
-// Check returns an error for a negative limit.
+// Check returns an error if the limit d is negative.
 func Check(d time.Duration) error {
 	if d < 0 {
 		return fmt.Errorf("--timeout %v: a time, as 90s or 10m, or 0: no limit", d)
@@ -29,7 +29,8 @@ func Check(d time.Duration) error {
 	return nil
 }
 
-// Context returns a context that ends after d with an *Error, which describes the guests in g; 0: no limit.
+// Context returns a context that ends after d with an *Error as its cause; Error.Still is then g.Still(). If d is 0,
+// the context has no limit.
 // The caller must call cancel.
 func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context, cancel func()) {
 	ctx, end := context.WithCancelCause(ctx)
@@ -43,7 +44,7 @@ func Context(ctx context.Context, d time.Duration, g *Guests) (_ context.Context
 	}
 }
 
-// Guests records what a command's guests do. A nil Guests records nothing.
+// Guests records the states of a command's guests, and the stage of the command. A nil Guests records nothing.
 type Guests struct {
 	mu    sync.Mutex
 	stage string
@@ -51,13 +52,13 @@ type Guests struct {
 	state map[string]string
 }
 
-// States of a guest.
+// States of a guest that has not ended, as Still shows them.
 const (
 	Boots = "booted"
 	Runs  = "ran"
 )
 
-// Stage records the stage of the command; "": none.
+// Stage records what the command does, its stage; "": nothing that Still shows.
 func (g *Guests) Stage(what string) {
 	if g == nil {
 		return
@@ -67,7 +68,7 @@ func (g *Guests) Stage(what string) {
 	g.stage = what
 }
 
-// Fetching returns a function that records a step of a fetch as the stage and calls next, which may be nil.
+// Fetching returns a function that records a step of a fetch as the stage and then calls next, unless next is nil.
 func (g *Guests) Fetching(next func(assets.Progress)) func(assets.Progress) {
 	return func(p assets.Progress) {
 		g.Stage(p.String())
@@ -108,7 +109,7 @@ func (g *Guests) In(state string) (names []string) {
 	return names
 }
 
-// Still describes the guests that have not ended, and the stage.
+// Still describes the guests that have not ended ("no guest ran" if there are none), and the stage.
 func (g *Guests) Still() string {
 	var parts []string
 	for _, state := range []string{Boots, Runs} {

@@ -20,10 +20,10 @@ const (
 	functionLines = 80
 )
 
-// notProduct matches files that may be longer, as may their functions.
+// notProduct matches the names of files that may be longer, and whose functions may be longer.
 var notProduct = regexp.MustCompile(`_test\.go$|^test/|^tools/|(^|/)testdata/|^internal/(nic|wire)/`)
 
-// cFunction matches a function in C from its name's line on.
+// cFunction matches a function in C, from the first line of its declaration to its last line.
 var cFunction = regexp.MustCompile(`(?m)^[a-z][^;{}=]*\([^;{}]*\)\n\{\n(?s:.*?)^\}`)
 
 // Invariant: limits: Outside of internal/nic and internal/wire no file of the product has more than 500
@@ -59,7 +59,7 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 	}
 }
 
-// lengths returns how many lines each function has, by its first line.
+// lengths returns how many lines each function of a file in Go or C has, by the function's first line.
 func lengths(t *testing.T, name string, text []byte) map[string]int {
 	found := map[string]int{}
 	if !strings.HasSuffix(name, ".go") {

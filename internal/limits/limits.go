@@ -3,7 +3,7 @@
 // is not broken, so each limit is its base times Slow, one factor for the process.
 //
 // Slow is at least 1 and never decreases: a user can set it (--slow or $VNIC_SLOW), and a slow start of QEMU
-// (Started) or a slow boot (Booted) raises it.
+// (Started) or a slow boot (Booted) raises it. In a guest, the agent raises it to the host's.
 package limits
 
 import (
@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// Env is the environment variable with the first Slow.
+// Env is the environment variable with which a user sets the first Slow.
 const Env = "VNIC_SLOW"
 
 // Max is the largest Slow.
 const Max = 1000
 
-// Limit is one of these times, as its base.
+// Limit is the base of one of the times that list.go lists.
 type Limit time.Duration
 
-// Here returns the limit on this machine: the base times Slow, which may grow.
+// Here returns the limit on this machine: the base times the present Slow, at most the longest time.Duration.
 func (l Limit) Here() time.Duration {
 	if d := float64(l) * Slow(); d < math.MaxInt64 {
 		return time.Duration(d)
@@ -43,7 +43,7 @@ func (l Limit) Unless(given time.Duration) time.Duration {
 
 var slow atomic.Uint64
 
-// fromEnv reads Env once; a value that Parse refuses is ignored.
+// fromEnv raises Slow to the value of Env, once; it ignores a value that Parse refuses.
 var fromEnv = sync.OnceFunc(readEnv)
 
 func readEnv() {
@@ -52,7 +52,7 @@ func readEnv() {
 	}
 }
 
-// Slow returns how many times slower this machine is: 1 to Max.
+// Slow returns how many times slower this machine is than the bases assume: 1 to Max.
 func Slow() float64 {
 	fromEnv()
 	return max(1, math.Float64frombits(slow.Load()))
@@ -73,13 +73,14 @@ func raise(n float64) {
 	}
 }
 
-// Booted makes Slow at least the ratio of d, a guest's time to boot, to knownBoot, up to Max.
+// Booted makes Slow at least d / knownBoot, up to Max; d is the time that a guest took to boot.
 func Booted(d time.Duration) { Stretch(float64(d) / float64(knownBoot)) }
 
 // Doublings returns how often to double a time to grow it at least by the factor Slow.
 func Doublings() int { return int(math.Ceil(math.Log2(Slow()))) }
 
-// Started returns the Slow that fits the time d which a QEMU took to print its version.
+// Started returns the Slow, 1 to Max, that fits the time d which a QEMU took to print its version. It does not set
+// Slow.
 func Started(d time.Duration) float64 { return min(max(1, float64(d)/float64(knownStart)), Max) }
 
 // Environ returns Slow as an entry of an environment; nil if Slow is 1.
@@ -90,7 +91,7 @@ func Environ() []string {
 	return nil
 }
 
-// Parse reads a value of --slow or Env.
+// Parse parses a value of --slow or Env: a number from 1 to Max.
 func Parse(s string) (float64, error) {
 	n, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(n >= 1 && n <= Max) {
@@ -99,7 +100,7 @@ func Parse(s string) (float64, error) {
 	return n, nil
 }
 
-// Check returns an error if Env has a bad value.
+// Check returns an error if Env has a value that is not empty and that Parse refuses.
 func Check() error {
 	s := os.Getenv(Env)
 	if _, err := Parse(s); s != "" && err != nil {

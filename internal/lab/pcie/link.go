@@ -7,11 +7,12 @@ import (
 	"strconv"
 )
 
-// Link is the speed of a PCIe link. The zero Link is unknown.
+// Link is a PCIe link's generation and its number of lanes. The zero Link stands for an unknown link.
 type Link struct{ Gen, Width int }
 
-// Per generation: billions of transfers per second and lane (PCI Express Base Specification 6.0, section
-// 8.2), and the fraction left after the line code: 8b/10b, 128b/130b, and 236 of 256 bytes of a flit.
+// By generation: billions of transfers per second and lane (PCI Express Base Specification 6.0, section
+// 8.2), and the fraction of them that is left for packets by the line code (8b/10b or 128b/130b) or, in
+// generation 6, by flits (236 of 256 bytes).
 var generations = []struct {
 	transfers float64
 	payload   float64
@@ -24,7 +25,7 @@ var linkWords = regexp.MustCompile(`^gen([0-9])x([0-9]{1,2})$`)
 // ParseLink parses a link such as "gen4x16".
 func ParseLink(s string) (l Link, err error) {
 	if m := linkWords.FindStringSubmatch(s); m != nil {
-		l.Gen, _ = strconv.Atoi(m[1]) // digits
+		l.Gen, _ = strconv.Atoi(m[1]) // no error: m holds digits
 		l.Width, _ = strconv.Atoi(m[2])
 	}
 	if l.Gen < 1 || l.Gen >= len(generations) || !slices.Contains(widths, l.Width) {
@@ -33,7 +34,7 @@ func ParseLink(s string) (l Link, err error) {
 	return l, nil
 }
 
-// Known reports whether the link's speed is known.
+// Known reports whether l is not the zero Link.
 func (l Link) Known() bool { return l != Link{} }
 
 // String returns the text that ParseLink parses; "?" for the zero Link.
@@ -61,10 +62,10 @@ func (l *Link) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// Transfers returns the rate of a lane in billions of transfers per second, as in sysfs.
+// Transfers returns the rate of a lane in billions of transfers per second, as in sysfs; 0: unknown.
 func (l Link) Transfers() float64 { return generations[l.Gen].transfers }
 
-// Rate returns the link's rate in each direction, in bytes per second, packet headers included.
+// Rate returns the link's rate in each direction, in bytes per second, packet headers included; 0: unknown.
 func (l Link) Rate() float64 {
 	g := generations[l.Gen]
 	return g.transfers * 1e9 / 8 * g.payload * float64(l.Width)

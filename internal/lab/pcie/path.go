@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// PathKind is how an endpoint's requests reach another's memory.
+// PathKind is how, and whether, an endpoint's requests reach another endpoint's memory.
 type PathKind uint8
 
-// Kinds of paths (drivers/pci/p2pdma.c: enum pci_p2pdma_map_type).
+// Kinds of paths (Linux's enum pci_p2pdma_map_type).
 const (
 	NoPath     PathKind = iota // PCI_P2PDMA_MAP_NOT_SUPPORTED
-	Bus                        // below a common switch (PCI_P2PDMA_MAP_BUS_ADDR)
-	HostBridge                 // through host bridges that forward (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
+	Bus                        // below a common switch, or one device (PCI_P2PDMA_MAP_BUS_ADDR)
+	HostBridge                 // through one or two host bridges that forward (PCI_P2PDMA_MAP_THRU_HOST_BRIDGE)
 )
 
-// String returns the name of the kind in reports.
+// String returns the kind's name: "bus", "host bridge" or "none".
 func (k PathKind) String() string {
 	switch k {
 	case Bus:
@@ -29,7 +29,7 @@ func (k PathKind) String() string {
 // Distance is what lies between two endpoints, whether or not requests may pass.
 type Distance uint8
 
-// The distances of nvidia-smi topo -m (NVML: nvmlGpuTopologyLevel_t).
+// Distances over PCIe, with the names that nvidia-smi topo -m shows (NVML: nvmlGpuTopologyLevel_t).
 const (
 	Same Distance = iota // an endpoint and itself
 	PIX                  // one switch
@@ -51,14 +51,15 @@ type Path struct {
 	Reason   string // why it has this Kind
 }
 
-// P2P reports whether payload may take this path directly.
+// P2P reports whether data may go from one endpoint to the other's memory without a copy in RAM.
 func (p Path) P2P() bool { return p.Kind != NoPath }
 
-// Off returns the path with peer to peer switched off.
+// Off returns the path with peer to peer switched off: its kind is NoPath.
 func (p Path) Off() Path { return Path{NoPath, p.Distance, "peer to peer is switched off"} }
 
-// Path returns the path between two endpoints by Linux's rule: below a common switch, unless a port
-// redirects, or else through host bridges that forward. It panics if a name is not an endpoint's.
+// Path returns the path between two endpoints by Linux's rule. Its kind is Bus for one device, and below a common
+// switch if no port between the endpoints and that switch redirects. Otherwise it is HostBridge if the host bridges
+// forward, else NoPath. Path panics if a name is not an endpoint's.
 func (t *Tree) Path(a, b string) Path {
 	x, y := t.endpoint(a), t.endpoint(b)
 	common := meet(x, y)
@@ -128,7 +129,8 @@ func between(x, y, common *node) Distance {
 	return PXB
 }
 
-// redirects returns the names of the nodes below redirecting ports, between each end and the common node.
+// redirects returns the names of the nodes below redirecting ports, on the ways from x and from y up to common
+// (nil: up to their sockets).
 func redirects(x, y, common *node) (list []string) {
 	for _, n := range []*node{x, y} {
 		for ; n != common && n.above != nil; n = n.above {

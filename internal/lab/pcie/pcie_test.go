@@ -20,7 +20,7 @@ func below(kind Kind, name, above string, redirect bool) Node {
 	return Node{Name: name, Kind: kind, Below: above, Redirect: redirect}
 }
 
-// Linux's rule: drivers/pci/p2pdma.c, calc_map_type_and_dist.
+// Path follows Linux's rule (drivers/pci/p2pdma.c, calc_map_type_and_dist).
 func TestPathsFollowLinux(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -42,7 +42,7 @@ func TestPathsFollowLinux(t *testing.T) {
 		{"GPU's port redirects", [2]Routing{}, []Node{below(Switch, "sw", "s0", false), below(Endpoint, "nic", "sw", false),
 			below(Endpoint, "gpu", "sw", true)}, NoPath, PIX,
 			"ACS redirects at the port above gpu, and the host bridge of s0 forwards nothing between its ports"},
-		// The request goes to the host bridge, past the other switch.
+		// The port sends the NIC's request past the switch "up" to the host bridge, which does not forward it.
 		{"a port redirects below another switch", [2]Routing{}, []Node{below(Switch, "up", "s0", false),
 			below(Switch, "sw", "up", false), below(Endpoint, "nic", "sw", true), below(Endpoint, "gpu", "sw", false)},
 			NoPath, PIX, "ACS redirects at the port above nic"},
@@ -161,7 +161,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// PCI Express Base Specification 6.0, section 4.2.
+// The rates of links follow the PCI Express Base Specification 6.0, section 4.2.
 func TestLinks(t *testing.T) {
 	for s, want := range map[string]float64{"gen1x1": 0.25, "gen3x16": 15.75, "gen4x16": 31.51, "gen5x16": 63.02,
 		"gen6x16": 118} {

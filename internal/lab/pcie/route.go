@@ -16,14 +16,14 @@ const (
 	Across                 // from a socket to another
 )
 
-// Edge is one direction of a link of a tree, or the memory of a socket.
+// Edge is one direction of a link of a tree, one direction between two sockets, or the memory of a socket.
 type Edge struct {
 	Kind EdgeKind
-	Node string // below the link; for Memory and Across: the socket
-	To   string // for Across: the other socket
+	Node string // the node below the link; for Memory: the socket; for Across: the socket at the start
+	To   string // for Across: the socket at the end; else ""
 }
 
-// String returns the edge's name: "nic0 up", "s0 memory", "s0 to s1".
+// String returns the edge's name: "nic0 up", "nic0 down", "s0 memory", "s0 to s1".
 func (e Edge) String() string {
 	switch e.Kind {
 	case Up:
@@ -36,7 +36,7 @@ func (e Edge) String() string {
 	return e.Node + " to " + e.To
 }
 
-// Bytes of a packet besides payload, the most payload of a packet, and the most bytes of a read request:
+// Bytes of a packet besides payload, the most payload of a packet, and the most bytes that a read request asks for:
 // Neugebauer et al., "Understanding PCIe performance for end host networking" (SIGCOMM 2018), section 3; with
 // 64 bit addresses.
 const (
@@ -47,14 +47,14 @@ const (
 	MaxReadRequest  = 512
 )
 
-// Load is how many bytes an edge carries per byte moved.
+// Load is how many bytes an edge carries per byte of data that is written or read.
 type Load struct {
 	Edge
 	PerByte float64
 }
 
 // Route returns the edges that data takes between two places: endpoints, or sockets, which stand for their
-// memories. It panics if two endpoints have no path.
+// memories. It panics if a name is neither, or if two endpoints have no path.
 func (t *Tree) Route(from, to string) (edges []Edge) {
 	x, y := t.place(from), t.place(to)
 	if x.Kind == Endpoint && y.Kind == Endpoint {
@@ -109,14 +109,15 @@ func (t *Tree) Write(from, to string) (loads []Load) {
 	return carry(nil, t.Route(from, to), 1+float64(WriteBytes)/MaxPayload, 1)
 }
 
-// Read returns the loads for data that reader reads: completions of MaxPayload bytes one way, requests for
-// MaxReadRequest bytes the other.
+// Read returns the loads for data that reader reads from another place: completions of MaxPayload bytes go to the
+// reader, requests for MaxReadRequest bytes the other way.
 func (t *Tree) Read(reader, from string) (loads []Load) {
 	loads = carry(nil, t.Route(from, reader), 1+float64(CompletionBytes)/MaxPayload, 1)
 	return carry(loads, t.Route(reader, from), float64(RequestBytes)/MaxReadRequest, 0)
 }
 
-// carry appends edges with their loads, if not 0.
+// carry appends edges to loads, except edges with load 0: memory is the load of a socket's memory, link the load of
+// another edge.
 func carry(loads []Load, edges []Edge, link, memory float64) []Load {
 	for _, e := range edges {
 		n := link

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// MaxDepth is the most switches in a chain; MaxNodes the most nodes.
+// MaxDepth is the most switches above a node, MaxNodes the most nodes of a tree.
 const (
 	MaxDepth = 8
 	MaxNodes = 4096
 )
 
-// Limits of an emulated machine. The first OwnBuses buses are not the tree's.
+// Limits of an emulated machine: PCI buses (the tree may not use the first OwnBuses), sockets, and ports of a socket
+// or a switch.
 const (
 	MaxBuses   = 256
 	OwnBuses   = 16
@@ -30,14 +31,14 @@ const (
 	Endpoint // a device without ports
 )
 
-// Routing is how a host bridge handles requests between its root ports.
+// Routing is which requests from one endpoint to another a host bridge forwards.
 type Routing uint8
 
 // Kinds of Routing (drivers/pci/p2pdma.c: pci_p2pdma_whitelist, cpu_supports_p2pdma).
 const (
 	NoRouting  Routing = iota // it forwards nothing
 	SameBridge                // between its own ports (REQ_SAME_HOST_BRIDGE)
-	AnyBridge                 // also to other host bridges with AnyBridge
+	AnyBridge                 // also from and to other host bridges with AnyBridge
 )
 
 var routings = []string{NoRouting: "none", SameBridge: "same-bridge", AnyBridge: "any"}
@@ -62,11 +63,11 @@ func (r *Routing) UnmarshalText(b []byte) error {
 type Node struct {
 	Name  string
 	Kind  Kind
-	Below string // "" for a socket
+	Below string // name of the node above; "" for a socket
 
 	Link Link // to the node above
-	// The port above this node redirects requests between endpoints upstream: Access Control Services, P2P
-	// Request Redirect (PCI Express Base Specification 6.0, section 6.12.1.1).
+	// The port above this node redirects peer-to-peer requests or completions upstream: Access Control Services
+	// (PCI Express Base Specification 6.0, section 6.12.1.1).
 	Redirect bool
 
 	Routing Routing // of a socket
@@ -87,7 +88,7 @@ type node struct {
 
 // NodeError is an error about a node.
 type NodeError struct {
-	Index int // index in New's argument
+	Index int // in New's argument; 0 if Fits finds too few bus numbers
 	Text  string
 }
 
@@ -200,7 +201,7 @@ func (t *Tree) Place(name string) string {
 	return place
 }
 
-// SocketOf returns the socket above a node; "": not in the tree.
+// SocketOf returns the name of the socket above a node, or of the node if it is a socket; "": not in the tree.
 func (t *Tree) SocketOf(name string) string {
 	n := t.byName[name]
 	if n == nil {

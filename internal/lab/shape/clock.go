@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// Credit is the most time that a late thread gets back, unless two packets take longer.
+// Credit is the most time that a thread which wakes late gets back, unless twice the packet's longest time on an edge
+// is more.
 const Credit = 5 * time.Millisecond
 
 // Clock is the factor by which edges are slowed down.
 type Clock struct {
-	scale atomic.Uint64 // float64; 0: off
+	scale atomic.Uint64 // bits of a float64; 0: packets do not wait
 }
 
 // NewClock makes a clock with this scale.
@@ -29,7 +30,7 @@ func (c *Clock) Scale() float64 { return math.Float64frombits(c.scale.Load()) }
 
 var base = time.Now()
 
-// Now returns the time in nanoseconds, never 0.
+// Now returns the time in nanoseconds since this package was initialized, plus 1: never 0.
 func Now() int64 { return int64(time.Since(base)) + 1 }
 
 // Until returns how long it is until time t of Now; 0 if t has passed.

@@ -7,13 +7,13 @@ import (
 
 // Edge is one direction of a link, or a memory.
 type Edge struct {
-	rate float64      // bytes per second
-	free atomic.Int64 // the time from which it is free
-	busy atomic.Int64 // nanoseconds
+	rate float64      // bytes per second, at scale 1
+	free atomic.Int64 // the time (Now) from which the edge is free
+	busy atomic.Int64 // nanoseconds for which packets have reserved it
 }
 
-// NewEdge makes an edge with a rate of at least 1 byte per second. It panics with the name if the rate is
-// lower.
+// NewEdge makes an edge with a rate in bytes per second. If the rate is less than 1, NewEdge panics with a text that
+// has the name.
 func NewEdge(name string, rate float64) *Edge {
 	if !(rate >= 1) {
 		panic(fmt.Sprintf("shape: edge %s of %v bytes a second", name, rate))
@@ -24,7 +24,8 @@ func NewEdge(name string, rate float64) *Edge {
 // Busy returns for how many nanoseconds packets have reserved the edge.
 func (e *Edge) Busy() int64 { return e.busy.Load() }
 
-// take reserves the edge for cost nanoseconds when it is free, not before earliest, and returns the start.
+// take reserves the edge for cost nanoseconds, from the time when it is free, but not before earliest. It returns the
+// start.
 func (e *Edge) take(earliest, cost int64) (start int64) {
 	e.busy.Add(cost)
 	for {

@@ -2,7 +2,7 @@ package shape
 
 import "slices"
 
-// Use is a packet's size.
+// Use is a packet's size: bytes of payload and of header, the number of its buffers, and its bytes on the wire.
 type Use struct {
 	Payload uint32
 	Header  uint32
@@ -10,8 +10,8 @@ type Use struct {
 	Wire    uint32 // bytes of all segments, with Ethernet's overhead
 }
 
-// Share is how many bytes an edge carries per byte of payload, byte of header, buffer, packet, and byte on
-// the wire.
+// Share is how many bytes an edge carries per byte of payload, per byte of header, per buffer, per packet, and per byte
+// on the wire.
 type Share struct {
 	Edge                                  *Edge
 	Payload, Header, Buffer, Packet, Wire float64
@@ -39,13 +39,13 @@ type Route struct {
 
 type hop struct {
 	Share
-	perByte float64 // nanoseconds
+	perByte float64 // nanoseconds per byte, at scale 1
 }
 
-// maxCost bounds a packet's time on an edge, an hour, so sums do not overflow.
+// maxCost is the maximum of a packet's time on an edge, an hour in nanoseconds, so that sums do not overflow.
 const maxCost = 3600e9
 
-// NewRoute makes a route, and adds up the shares of an edge. Without shares it returns nil.
+// NewRoute makes a route, and adds up shares of the same edge. Without shares it returns nil.
 func NewRoute(c *Clock, shares []Share) *Route {
 	r := &Route{clock: c}
 	for _, s := range shares {
@@ -62,7 +62,8 @@ func NewRoute(c *Clock, shares []Share) *Route {
 	return r
 }
 
-// Take reserves the route's edges for a packet, and returns the time from which it may pass; 0: now.
+// Take reserves the route's edges for a packet that arrives at the time now, and returns the time from which the packet
+// may pass; 0: now. If r is nil or the clock's scale is 0, it reserves nothing and returns 0.
 func (r *Route) Take(now int64, u Use) (start int64) {
 	if r == nil {
 		return 0
@@ -94,8 +95,9 @@ func (r *Route) Take(now int64, u Use) (start int64) {
 	return start
 }
 
-// slips: bytes that need an edge for less than 1/slips of the packet's longest time, as requests do, pass
-// between other packets' bytes, as in PCIe: the packet waits for them only beyond the credit.
+// slips bounds the time that counts as short: less than 1/slips of the packet's longest time on an edge. Bytes that
+// need an edge for a short time, such as requests, pass between other packets' bytes, as in PCIe: the packet waits for
+// that edge only if the edge is taken for longer than the lag in Take.
 const slips = 4
 
 // maxHops bounds the edges of a route: links above eight switches and an endpoint at two ends, both ways, and

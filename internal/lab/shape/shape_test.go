@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// drive sends packets over a route for a simulated second, waking late by up to late, and returns their
-// number.
+// drive sends packets over a route for a simulated second, and returns their number. After each wait it wakes late, by
+// a random time below late.
 func drive(r *Route, u Use, late time.Duration) (n int) {
 	random := rand.New(rand.NewPCG(1, 2))
 	end := int64(time.Second)
@@ -28,7 +28,7 @@ func TestRateIsKeptWhoeverIsLate(t *testing.T) {
 	const rate, packet = 100e6, 64 << 10 // 655 microseconds a packet
 	for _, c := range []struct {
 		late        time.Duration
-		least, most float64 // parts of the rate
+		least, most float64 // bounds of the measured rate, as parts of the edge's rate
 	}{{0, 0.995, 1.01}, {time.Millisecond, 0.99, 1.01}, {4 * time.Millisecond, 0.99, 1.01},
 		{50 * time.Millisecond, 0.1, 0.5}, // beyond the credit
 	} {
@@ -63,7 +63,7 @@ func TestSharesOfAnEdgeAddUp(t *testing.T) {
 	}
 }
 
-// Three senders use all of a common edge, and each at least a quarter, even if one is late.
+// Three senders use all of a common edge, and each sends at least a quarter of the packets, even if one is late.
 func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	clock, common := NewClock(1), NewEdge("common", 100e6)
 	type sender struct {
@@ -98,7 +98,7 @@ func TestCommonEdgeIsSharedInTurn(t *testing.T) {
 	}
 }
 
-// Two transfers over the same edges, one's payload with the other's requests, do not slow each other.
+// Two transfers do not slow each other if the payload of each shares an edge with the requests of the other.
 func TestEdgesDoNotWaitForOneAnother(t *testing.T) {
 	clock, up, down := NewClock(1), NewEdge("up", 100e6), NewEdge("down", 100e6)
 	var routes [2]*Route
@@ -178,7 +178,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests count, although they may interrupt payload.
+// Requests do not exceed the rate of their edge, although Take lets them pass between other bytes.
 func TestRequestsDoNotExceedAnEdge(t *testing.T) {
 	clock, slow := NewClock(1), NewEdge("slow", 1e6)
 	r := NewRoute(clock, []Share{{Edge: NewEdge("fast", 25e6), Payload: 1}, {Edge: slow, Payload: 0.05}})

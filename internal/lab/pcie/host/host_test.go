@@ -14,8 +14,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fake is a machine's /proc and /sys with two sockets. Below the first are a GPU, and a switch with a NIC and
-// a GPU whose port redirects; below the second is a NIC.
+// fake holds the directories that stand for a machine's /proc and /sys. newFake fills them with two sockets. Below
+// the first are a GPU, and a switch with a NIC and another GPU; the port above that GPU redirects. Below the second
+// is a NIC.
 type fake struct {
 	proc, sys string
 }
@@ -42,7 +43,8 @@ func newFake(t *testing.T) *fake {
 	return f
 }
 
-// config makes configuration space with Access Control Services as the second extended capability.
+// config makes configuration space with Access Control Services as the second extended capability; their control
+// register has the value control.
 func config(control uint16) []byte {
 	b := make([]byte, 4096)
 	binary.LittleEndian.PutUint32(b[extendedAt:], 0x0001|1<<16|0x150<<20)
@@ -63,8 +65,8 @@ func (f *fake) cpu(t *testing.T, vendor string, family int, flags string) {
 	testkit.OK(t, os.WriteFile(f.proc+"/cpuinfo", []byte(text), 0o644))
 }
 
-// device adds a device below /sys/devices. With nil space, a port does not redirect, and another device has
-// the first 64 bytes.
+// device adds a device below f.sys/devices, and its link in bus/pci/devices. With nil space, a bridge gets
+// configuration space in which nothing redirects, and another device gets 64 zero bytes.
 func (f *fake) device(t *testing.T, place string, class, id uint32, node int, space []byte) {
 	dir := filepath.Join(f.sys, "devices", place)
 	name := filepath.Base(place)
@@ -117,7 +119,7 @@ func TestTreeOfAMachine(t *testing.T) {
 	}
 }
 
-// A host bridge's representative may be a root port that is first on its bus.
+// The device that represents a host bridge may be a root port, if it is the first device on its bus.
 func TestHostBridgeMayBeItsFirstPort(t *testing.T) {
 	f := newFake(t)
 	f.device(t, "pci0000:17/0000:17:02.0", 0x060400, 0x2032, 0, config(0))

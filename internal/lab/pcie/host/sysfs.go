@@ -14,28 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// location is the address of a function, segment:bus:device.function.
+// location is the address of a PCI function, segment:bus:device.function.
 type location struct{ segment, bus, device, function int }
 
 func (l location) String() string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", l.segment, l.bus, l.device, l.function)
 }
 
-// device is a function (Documentation/PCI/sysfs-pci.rst, Documentation/ABI/testing/sysfs-bus-pci).
+// device is a PCI function in sysfs (Documentation/PCI/sysfs-pci.rst, Documentation/ABI/testing/sysfs-bus-pci).
 type device struct {
 	name string
 	loc  location
-	up   *location // the port above it; nil: none
+	up   *location // the bridge above it; nil: none, it is on a root bus
 
 	class, vendor, device uint32
 
-	// -1, 0 and 0 if sysfs does not show them.
+	// NUMA node, current link speed and current link width: -1, 0 and 0 if sysfs does not show them.
 	numa  int
 	speed float64 // GT/s
 	width int64   // lanes
 }
 
-// readDevices reads all PCI devices, keyed by name.
+// readDevices reads all PCI devices in the sysfs at sys, and returns them by name.
 func readDevices(sys string) (map[string]*device, error) {
 	dir := filepath.Join(sys, "bus/pci/devices")
 	list, err := os.ReadDir(dir)
@@ -92,7 +92,7 @@ func readDevice(path string) (*device, error) {
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("failed to read file %q: %w", file, err)
-		case f.optional && (text == "" || strings.HasPrefix(text, "Unknown")): // pci_speed_string (drivers/pci/probe.c)
+		case f.optional && (text == "" || strings.HasPrefix(text, "Unknown")): // by pci_speed_string (drivers/pci/probe.c)
 			continue
 		}
 		if err := f.parse(text); err != nil {
@@ -110,7 +110,7 @@ func parseLocation(s string) (l location, err error) {
 	return l, err
 }
 
-// number returns a parser; base 0: by the number's prefix.
+// number returns a function that parses a number into *v; with base 0, the prefix of the text (as 0x) shows its base.
 func number[T int | int64 | uint32](v *T, base, bits int) func(string) error {
 	return func(s string) error {
 		n, err := strconv.ParseInt(s, base, bits)
@@ -128,8 +128,8 @@ func (d *device) parseSpeed(s string) (err error) {
 	return err
 }
 
-// readValue reads a file with one value in one read call: drivers may return EAGAIN, for which os.ReadFile
-// would retry.
+// readValue returns the first 128 bytes of a file at most, without white space around them. It makes one read call:
+// a driver may return EAGAIN, and os.ReadFile may then wait and read again.
 func readValue(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

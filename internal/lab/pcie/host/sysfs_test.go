@@ -109,7 +109,7 @@ func TestDevicesAreThoseOfProcfs(t *testing.T) {
 	}
 }
 
-// readDevices and procfs agree on places.
+// readDevices and procfs read devices at the same places in sysfs, and refuse the same places.
 func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	for _, c := range []struct {
 		place string
@@ -139,10 +139,11 @@ func TestPlacesAreThoseOfProcfs(t *testing.T) {
 	testkit.Equal(t, "no link", compareDevices(t, "no link", f.sys), true)
 }
 
-// readProcessor and procfs read the same.
+// readProcessor reads the vendor, family and flags that procfs reads for the first processor, and fails if procfs
+// fails. They are compared on amd64 only.
 func TestProcessorIsThatOfProcfs(t *testing.T) {
 	const first = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t\t: fpu hypervisor \n"
-	texts := map[string]bool{ // whether it fails
+	texts := map[string]bool{ // contents of cpuinfo, and whether reading them fails
 		first: false,
 		first + "\nprocessor\t: 1\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu\n": false,
 		"\n \n" + first: false,
@@ -160,7 +161,7 @@ func TestProcessorIsThatOfProcfs(t *testing.T) {
 		got, err := readProcessor(dir)
 		testkit.Equal(t, fmt.Sprintf("error of %q", text), err != nil, wrong)
 		if runtime.GOARCH != "amd64" {
-			continue // procfs expects other lines
+			continue // procfs may expect other lines there
 		}
 		p := testkit.Must(procfs.NewFS(dir))(t)
 		list, err := p.CPUInfo()
