@@ -12,53 +12,54 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// OnDemand is memory whose pages the NIC requests when it needs them: it is not pinned.
+// OnDemand describes memory that is not pinned: the NIC requests its pages from the driver when it needs them.
 type OnDemand struct {
 	Region uint32 // number of the memory in the driver that finds the pages
-	GPU    uint16 // whose private pages the memory may have; see SetMailbox
-	Off    uint64 // of the first byte, in the first page
+	GPU    uint16 // number of the GPU whose private pages the memory may use; it needs a mailbox (Device.SetMailbox)
+	Off    uint64 // offset of the memory's first byte in its first page
 	Len    uint64
-	VA     uint64 // of the first byte in the MR
+	VA     uint64 // address of the first byte in the MR
 	Access uint8
 }
 
-// PageFunc finds the pages of a request, and returns an entry for each page in order, or an Errno; the ID is
-// ignored. Several calls may run at the same time.
+// PageFunc finds the pages of a request, and returns an entry for each page in order, or an Errno. The PageServer
+// sets the ID of the result, and makes it an EIO if the number of entries is wrong. Several calls may run at the same
+// time.
 type PageFunc func(ctx context.Context, r control.PageRequest) control.PageAnswer
 
 const (
 	defaultWorkers = 4
-	pageQueue      = 256                    // requests that wait for a worker
-	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and the NIC waits for limits.Page
+	pageQueue      = 256                    // most requests that wait for a worker
+	pagePoll       = 100 * time.Millisecond // between lists: a notify may be lost, and requests expire after limits.Page
 )
 
 // PageStats counts the work of a PageServer.
 type PageStats struct {
 	Requests uint64 // put into the workers' queue
-	Answered uint64 // with pages
-	Refused  uint64 // with an errno
-	Late     uint64 // answers that the NIC no longer needed
-	Failed   uint64 // that did not reach the NIC, or that it refused
+	Answered uint64 // answers with entries that the NIC accepted
+	Refused  uint64 // answers with an errno that the NIC accepted
+	Late     uint64 // answers to requests that the NIC no longer had
+	Failed   uint64 // answers that the NIC refused for another reason, or did not acknowledge
 	Listed   uint64 // of Requests: found by a list, not by a notify
-	Put      uint64 // left to the NIC's next repeat or list: the queue was full
+	Put      uint64 // requests dropped, as the queue was full; the NIC repeats and lists them
 }
 
-// PageServer answers the NIC's requests for pages of the MRs that it has registered.
+// PageServer answers the NIC's requests for pages of the MRs that its method Register made.
 type PageServer struct {
 	d       *Device
 	find    PageFunc
 	workers int
 
 	mu    sync.Mutex
-	keys  map[uint32]struct{} // under mu
+	keys  map[uint32]struct{} // under mu: of the server's MRs
 	busy  map[uint32]struct{} // under mu: ids in the queue or with a worker
-	since map[uint32]struct{} // under mu: ids answered since the last list was requested, which may have them
+	since map[uint32]struct{} // under mu: ids answered since list last asked: its result may still have them
 	queue chan control.PageRequest
 	stats PageStats
 }
 
-// NewPageServer returns a server with workers workers (0: 4), which answers while Serve runs. EOPNOTSUPP: the
-// NIC has no MRs on demand.
+// NewPageServer returns a server with the given number of workers (4 if it is 0 or less), which answers while Serve
+// runs. EOPNOTSUPP: the NIC has no MRs on demand.
 func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 	if d.Limits.Flags&control.RDMAOnDemand == 0 {
 		return nil, fmt.Errorf("this NIC has no memory regions on demand: %w", syscall.EOPNOTSUPP)
@@ -70,7 +71,7 @@ func NewPageServer(d *Device, find PageFunc, workers int) (*PageServer, error) {
 		keys: make(map[uint32]struct{}), busy: make(map[uint32]struct{}), since: make(map[uint32]struct{})}, nil
 }
 
-// Register makes an MR on demand, whose requests the server answers.
+// Register makes an MR on demand. Serve answers the NIC's requests for its pages.
 func (s *PageServer) Register(pd *PD, m OnDemand) (*MR, error) {
 	if pd.d != s.d {
 		return nil, fmt.Errorf("the protection domain is another device's: %w", syscall.EINVAL)
@@ -105,8 +106,9 @@ func (s *PageServer) Stats() PageStats {
 	return s.stats
 }
 
-// Serve answers requests until ctx ends, and returns nil, or until the device ends: ErrReset or net.ErrClosed.
-// When it returns, no worker runs.
+// Serve answers requests until ctx ends, and then returns nil. It returns ErrReset after a reset of the port, and
+// net.ErrClosed if a command to the NIC finds the device or its client closed; without MRs (Device.Close closes them)
+// it may send no command. When it returns, no worker runs.
 func (s *PageServer) Serve(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -139,7 +141,8 @@ func (s *PageServer) Serve(ctx context.Context) error {
 	return nil
 }
 
-// take passes a request to a worker, once; it never blocks.
+// take queues a request for the workers, unless its MR is not the server's, it is queued or with a worker, the queue
+// is full, or a list has it that may be older than its answer. It does not wait for room.
 func (s *PageServer) take(r control.PageRequest, listed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +159,7 @@ func (s *PageServer) take(r control.PageRequest, listed bool) {
 			s.stats.Listed++
 		}
 	default:
-		s.stats.Put++ // the NIC repeats it, and lists it
+		s.stats.Put++ // the NIC repeats and lists it until it expires
 	}
 }
 
@@ -169,7 +172,7 @@ func (s *PageServer) drop() {
 	}
 }
 
-// list passes requests in the NIC's list to workers, regularly, until ctx ends.
+// list passes the requests in the NIC's list to take, every pagePoll if the server has MRs, until ctx ends.
 func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(pagePoll)
 	defer tick.Stop()
@@ -194,7 +197,7 @@ func (s *PageServer) list(ctx context.Context, end context.CancelCauseFunc) {
 	}
 }
 
-// answer returns an error only if the device has ended.
+// answer calls find for a request and sends the NIC the result. It returns only ErrReset and net.ErrClosed as errors.
 func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
 	a := s.find(ctx, r)
 	a.ID = r.ID
@@ -204,7 +207,7 @@ func (s *PageServer) answer(ctx context.Context, r control.PageRequest) error {
 	if a.Errno != 0 {
 		a.Entries = nil
 	}
-	if a.Errno != 0 && ctx.Err() != nil { // find was interrupted: the next Serve gets the request again
+	if a.Errno != 0 && ctx.Err() != nil { // find may have been interrupted: leave the request to the next Serve
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.busy, r.ID)

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page on.
+// demand makes a pair in which b has an MR on demand of 64 pages, from the middle of the first page on, and a server
+// for it, which runs until stop. stop returns Serve's error.
 func demand(t *testing.T, workers int, find PageFunc) (a, b *end, s *PageServer, mr *MR, stop func() error) {
 	t.Helper()
 	a, b, _ = pair(t)
@@ -121,7 +122,7 @@ func TestPageWorkersAreBounded(t *testing.T) {
 				b.nic.client.Receive(b.nic.d.NotifyPages(nil, [6]byte{}, r))
 			})
 		}
-		other := control.PageRequest{ID: 2000, Key: mr.Key + 1, Count: 1} // of another server
+		other := control.PageRequest{ID: 2000, Key: mr.Key + 1, Count: 1} // for an MR that the server does not have
 		b.nic.client.Receive(b.nic.d.NotifyPages(nil, [6]byte{}, &other))
 		time.Sleep(time.Second)
 		if st := s.Stats(); most != 3 || st.Requests != 10 || st.Answered != 10 {
@@ -138,7 +139,8 @@ func TestPageWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// TestFullPageQueue fills the queue: the server gets requests again from the NIC's list.
+// TestFullPageQueue makes more requests than the queue holds: when the worker goes on, the server gets the others from
+// the NIC's list.
 func TestFullPageQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := make(chan struct{})
@@ -167,7 +169,7 @@ func TestFullPageQueue(t *testing.T) {
 	})
 }
 
-// TestPageServerThatStops: after a stop during a call of find the next Serve gets the request.
+// TestPageServerThatStops stops Serve during a call of find: the next Serve gets the request.
 func TestPageServerThatStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		again := atomic.Bool{}

@@ -13,8 +13,8 @@ import (
 // QPConfig configures a queue pair.
 type QPConfig struct {
 	SendCQ, RecvCQ *CQ // may be the same
-	MaxSend        int // work requests that are not complete, at most; at least 1
-	MaxRecv        int // receives that are not complete, at most
+	MaxSend        int // most work requests of Post that are not complete; 1 to Limits.Depth
+	MaxRecv        int // most receives that are not complete; 0 to Limits.Depth
 }
 
 // QP is a reliably connected queue pair.
@@ -27,7 +27,7 @@ type QP struct {
 	closed    atomic.Bool
 }
 
-// NewQP makes a queue pair.
+// NewQP makes a queue pair, which is not connected yet.
 func (p *PD) NewQP(c QPConfig) (*QP, error) {
 	for i, n := range []int{c.MaxSend, c.MaxRecv} {
 		if n < 1-i || uint64(n) > uint64(p.d.Limits.Depth) {
@@ -44,8 +44,8 @@ func (p *PD) NewQP(c QPConfig) (*QP, error) {
 		func(qpn uint32) *QP { return &QP{Number: qpn, pd: p, c: c, transfers: make(chan struct{}, 1)} })
 }
 
-// Close destroys the queue pair: after success nothing of it is in progress. Work requests that were not
-// complete get no completion; older completions can still be polled.
+// Close destroys the queue pair: after success the NIC accesses no memory for it. Work requests that were not
+// complete get no completion; completions from before can still be polled.
 func (q *QP) Close() error {
 	err := q.pd.d.end(q, func(ctx context.Context) error { return q.pd.d.client.DelQP(ctx, q.Number) })
 	if err == nil && q.closed.CompareAndSwap(false, true) {
@@ -56,7 +56,7 @@ func (q *QP) Close() error {
 
 func (q *QP) rank() int { return 0 }
 
-// Connect connects the queue pair, which may then send and receive. It sets Path.QPN.
+// Connect connects the queue pair, which may then send and receive. It ignores p.QPN, and uses q.Number.
 func (q *QP) Connect(ctx context.Context, p Path) error {
 	p.QPN = q.Number
 	return q.pd.d.ask(ctx, func(ctx context.Context) error { return q.pd.d.client.ConnectQP(ctx, p) })
@@ -70,8 +70,9 @@ func (q *QP) Status(ctx context.Context) (control.QPStatus, error) {
 }
 
 // Post posts work requests in frames, and returns how many of them it posted, from the first on; the NIC posts
-// all of a frame, or none. ErrFull: there is no room for the next frame. EINVAL: an id has the highest bit set,
-// which is reserved for this package.
+// all of a frame, or none. ErrFull: there is no room for the next frame. EINVAL: the NIC refuses a work request of the
+// next frame, or an id has the highest bit set, which is reserved for this package (nothing is posted). After
+// control.ErrNoAnswer the NIC may have posted the next frame too.
 func (q *QP) Post(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -89,8 +90,8 @@ func checkIDs(wrs []WR) error {
 	return nil
 }
 
-// PostRecv is Post for receives: memory for the peer's SENDs, and receives for its WRITEs with immediate. Op
-// need not be set.
+// PostRecv is Post for receives. Each SEND of the peer takes one, and goes to the memory of this receive; each WRITE
+// with immediate takes one, too. Op is 0 or control.WRRecv.
 func (q *QP) PostRecv(ctx context.Context, wrs ...WR) (posted int, err error) {
 	if err := checkIDs(wrs); err != nil {
 		return 0, err
@@ -124,7 +125,7 @@ func (q *QP) post(ctx context.Context, call func(context.Context, control.Post) 
 	return posted, nil
 }
 
-// frameOf returns the first work requests, as many as a frame holds, and at least one.
+// frameOf returns the first of wrs, as many as a frame holds, and at least one. wrs is not empty.
 func frameOf(wrs []WR) []WR {
 	size := 0
 	for i := range wrs {

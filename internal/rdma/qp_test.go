@@ -162,7 +162,7 @@ func TestWaitIsTold(t *testing.T) {
 	}
 }
 
-// TestWaitTakesMoreThanAFrame makes completions for two frames.
+// TestWaitTakesMoreThanAFrame makes completions for two frames: two calls of Wait get them all, with two polls.
 func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -191,7 +191,8 @@ func TestWaitTakesMoreThanAFrame(t *testing.T) {
 	})
 }
 
-// TestNoCompletionIsLostWithItsAnswer ends a context between the NIC's completions and their arrival.
+// TestNoCompletionIsLostWithItsAnswer ends Wait's context after the NIC was polled and before its answer arrives: Wait
+// returns the completion.
 func TestNoCompletionIsLostWithItsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)
@@ -323,7 +324,7 @@ func TestReset(t *testing.T) {
 			testkit.ErrorIs(t, err, ErrReset, "%s", name)
 			testkit.ErrorIs(t, err, syscall.ESTALE, "%s", name)
 		}
-		// The NIC uses the same numbers again: closing an old object must not delete the new one.
+		// The fake NIC uses the same numbers again: closing an old object must not delete the new one.
 		d := testkit.Must(Open(a.nic.client))(t)
 		for range 10 {
 			testkit.Must(d.AllocPD())(t)
@@ -340,7 +341,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// TestResetThatAnAnswerTells resets a port before a call that makes an object.
+// TestResetThatAnAnswerTells resets each port before a call to it, which gets the reset from the NIC's answer.
 func TestResetThatAnAnswerTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := pair(t)

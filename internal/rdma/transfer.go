@@ -19,21 +19,21 @@ const (
 
 // TransferOptions configure Put and Get; the zero value works.
 type TransferOptions struct {
-	Size   uint32 // bytes in a work request, at most; 1 MiB if 0
+	Size   uint32 // bytes in a work request, at most; 1 MiB if 0; Limits.Length bounds it
 	Window int    // work requests in progress, at most; 16 if 0; MaxSend and the send CQ's Depth bound it
 	// Notify makes the last work request of a Put a WRITE with immediate: the peer, which must have posted a
 	// receive, gets a completion with Imm after all bytes have arrived.
 	Notify bool
 	Imm    uint32
-	// Progress, if set, is called after each batch of completions, with the number of bytes done.
+	// Progress, if set, is called after each batch of completions, with Counts.Bytes so far.
 	Progress func(done uint64)
 }
 
 // Counts is the result of a transfer.
 type Counts struct {
 	Posted    uint64 // work requests
-	Completed uint64 // successfully
-	Bytes     uint64 // of Completed: the first bytes of the range
+	Completed uint64 // work requests that succeeded, before a failure of any
+	Bytes     uint64 // bytes of Completed: the first bytes of the range
 }
 
 type transfer struct {
@@ -48,12 +48,12 @@ type transfer struct {
 	claim  claim
 	total  uint64
 	counts Counts
-	ended  uint64 // with a completion
+	ended  uint64 // work requests that have a completion
 	failed error
 }
 
 // Put writes a local part to the peer's memory, which must not be shorter. After success the bytes are there. A
-// queue pair runs one transfer at a time.
+// queue pair runs one transfer at a time: others wait.
 //
 // After a *WCError nothing of the transfer is in progress. After another error, including ctx's, work requests
 // may be in progress: the NIC may use the local memory until QP.Close.
@@ -62,7 +62,7 @@ func Put(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOpti
 }
 
 // Get reads the peer's memory, with remote's length, into a local part that must not be shorter. Otherwise it
-// is like Put.
+// is like Put. EINVAL: o.Notify is set.
 func Get(ctx context.Context, qp *QP, local Local, remote Remote, o TransferOptions) (Counts, error) {
 	if o.Notify {
 		return Counts{}, fmt.Errorf("get: a READ tells the peer nothing: %w", syscall.EINVAL)
@@ -158,7 +158,7 @@ func (t *transfer) fill(ctx context.Context) error {
 		wrs = append(wrs, t.request(t.counts.Posted+i))
 	}
 	var err error
-	for { // a frame is posted completely or not at all: fewer may fit
+	for { // a frame is posted completely or not at all: fewer work requests may fit
 		var n int
 		n, err = t.qp.post(ctx, t.qp.pd.d.client.PostSend, wrs)
 		t.counts.Posted += uint64(n)
@@ -170,9 +170,9 @@ func (t *transfer) fill(ctx context.Context) error {
 	refused := (*control.Error)(nil)
 	switch {
 	case errors.Is(err, ErrFull) && t.counts.Posted > t.ended:
-		return nil // retry after those in progress
+		return nil // run calls fill again after the next completions
 	case errors.As(err, &refused):
-		t.failed = err // returned after those in progress have ended
+		t.failed = err // run returns it when the work requests in progress have ended
 		return nil
 	}
 	return err
@@ -195,7 +195,7 @@ func (t *transfer) request(i uint64) WR {
 	return w
 }
 
-// complete counts a completion, in the order of the work requests.
+// complete counts a completion. EPROTO: it does not belong to the next work request.
 func (t *transfer) complete(w WC) error {
 	i := uint64(uint32(w.ID))
 	if i != t.ended || i >= t.counts.Posted {

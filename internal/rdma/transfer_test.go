@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// same fails the test unless [to, to+n) of b equals [from, from+n) of a, and all else of b is zero.
+// same fails the test unless [to, to+n) of b's buffer equals [from, from+n) of a's, and the rest of b's is zero.
 func same(t *testing.T, a, b *end, from, to, n int) {
 	t.Helper()
 	src, dst := a.nic.buffers[1], b.nic.buffers[1]
@@ -116,8 +116,8 @@ func TestPutTellsThePeer(t *testing.T) {
 	})
 }
 
-// TestTransfersShareAQueue has two transfers for each of two queue pairs, and a program that waits for
-// receives.
+// TestTransfersShareAQueue runs two transfers on each of two queue pairs that share a send CQ, while the program waits
+// for receives on that CQ.
 func TestTransfersShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, peer := pair(t)

@@ -1,4 +1,4 @@
-// Package report makes the tables and the JSON of commands' reports.
+// Package report makes the tables and the JSON of commands' reports, and lists what in a report contradicts its proof.
 package report
 
 import (
@@ -15,9 +15,9 @@ import (
 // Column is a figure of a T, and how tables show it.
 type Column[T any] struct {
 	Title string           // " ": an empty heading; "": no table shows the figure
-	Count func(*T) *uint64 // if every T has such a count
+	Count func(*T) *uint64 // the figure in a T; may be nil if Text is set and Sum is not
 	Text  func(*T) string  // the cell; nil: Count, with separators between thousands
-	If    func([]T) bool   // whether the table of a list shows the column; nil: always
+	If    func([]T) bool   // whether the table of a list shows the column; nil: for each list
 	Sum   bool             // Columns.Add adds up Count
 }
 
@@ -48,8 +48,8 @@ func (c Columns[T]) Table(w io.Writer, list []T) error {
 	return tw.Flush()
 }
 
-// Most is Table for the first elements of list, up to most of them. A last line has the number of those left out
-// of all, the number of elements in total.
+// Most is Table for the first elements of list, at most as many as most says. all is the number of elements in total:
+// if it is larger, a last line has the number of elements that the table leaves out.
 func (c Columns[T]) Most(w io.Writer, list []T, most, all int) error {
 	list = list[:min(len(list), most)]
 	err := c.Table(w, list)
@@ -87,7 +87,7 @@ func (c Columns[T]) lines(list []T, line func(cells []string, x *T)) {
 	}
 }
 
-// Sheet writes a line for each column: its heading, and its cell of each element of list.
+// Sheet writes a line for each column that Table would show: its heading, and its cell of each element of list.
 func (c Columns[T]) Sheet(w io.Writer, list []T) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
 	for _, x := range c.shown(list) {
@@ -131,7 +131,7 @@ func PerSecond(n uint64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// Number formats a number with separators between thousands.
+// Number formats a number up to math.MaxInt64 with separators between thousands.
 func Number(n uint64) string { return humanize.Comma(int64(n)) }
 
 // Add adds the counts of x to the counts of to, in the columns whose Sum is true.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Findings lists the figures of a report that contradict its proof.
+// Findings has an error for each contradiction between a report and its proof.
 type Findings []error
 
 // If adds a finding if bad is true.
@@ -22,7 +22,7 @@ func (f *Findings) Within(name string, part Findings) {
 	}
 }
 
-// Err returns noProof with all findings; nil: there are none.
+// Err returns noProof with all findings, or nil if there are none.
 func (f Findings) Err(noProof error) error {
 	if err := errors.Join(f...); err != nil {
 		return fmt.Errorf("%w:\n%w", noProof, err)
@@ -30,7 +30,8 @@ func (f Findings) Err(noProof error) error {
 	return nil
 }
 
-// Prove returns noProof with the findings of all parts, or nil if there are none.
+// Prove returns noProof with the findings of all parts, or nil if there are none. find returns a part's name and
+// findings.
 func Prove[T any](noProof error, parts []T, find func(*T) (name string, found Findings)) error {
 	var f Findings
 	for i := range parts {

@@ -15,15 +15,16 @@ import (
 
 // Bounds of what Convert keeps of the output.
 const (
-	MaxCases  = 4096     // of a guest
-	MaxOutput = 64 << 10 // bytes of an output that are kept, at least; at most twice as many
-	MaxGuests = 64
-	maxLine   = 1 << 20 // bytes; the rest of a longer line is left out
+	MaxCases  = 4096     // tests of a guest, and as many Go packages; cases for tests that did not run are not counted
+	MaxOutput = 64 << 10 // bytes kept of the end of a longer output; at most twice as many
+	MaxGuests = 64       // the lines of further guests are left out
+	maxLine   = 1 << 20  // bytes; the rest of a longer line is left out
 )
 
-// Convert reads results from the output of a program, in the format of `go test -json`, TAP or KTAP. Lines that
-// begin with "[N] ", as vnic boot prints for several guests, belong to guest N. name is the program's name, and
-// status its exit status: if it is not 0 and the output shows no failure, Convert adds a failed case.
+// Convert reads results from the output of a program, in the format of `go test -json`, TAP or KTAP; output in another
+// format makes one case, which fails if status is not 0. Lines that begin with "[N] ", as vnic boot prints for several
+// guests, belong to guest N. name is the program's name, and status its exit status: if it is not 0 and the output
+// shows no failure, Convert adds a failed case.
 func Convert(r io.Reader, name string, status int) (*Suites, error) {
 	c := converter{name: name, guests: map[string]*guest{}}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -106,8 +107,8 @@ func (c *converter) line(line []byte) {
 type guest struct {
 	name   string
 	begun  bool
-	golang *goTest      // nil: another format
-	tap    *ktap.Parser // nil: `go test -json`
+	golang *goTest      // for `go test -json`; else nil
+	tap    *ktap.Parser // for another format; nil also before the first line
 	cases  []Case
 	plain  bool
 	tail   []byte // the end of the output
@@ -148,7 +149,7 @@ func (g *guest) event(e ktap.Event) {
 	}
 	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
-	if e.Case.Name == ktap.Whole { // ktap made it from the exit status
+	if e.Case.Name == ktap.Whole { // the output has no result of a case: suites makes one from the exit status
 		g.plain = true
 		return
 	}
@@ -166,7 +167,7 @@ func (g *guest) event(e ktap.Event) {
 	g.cases = append(g.cases, c)
 }
 
-// suites ends the output, and returns the guest's suites. status is the program's exit status.
+// suites is called after the last line, and returns the guest's suites. status is the program's exit status.
 func (g *guest) suites(status int) []Suite {
 	if g.golang != nil {
 		return g.golang.suites(g.name)

@@ -17,7 +17,7 @@ type goEvent struct {
 }
 
 type goTest struct {
-	results  map[[2]string]*goResult // by package and test
+	results  map[[2]string]*goResult // by package and test; the test is "" for the package
 	packages []*goResult
 	cases    int
 	build    map[string][]byte // output of builds, by import path
@@ -28,7 +28,7 @@ type goResult struct {
 	name    string
 	action  string // pass, fail or skip; "": it has not ended
 	seconds float64
-	built   string // import path of the build that failed; "": none
+	built   string // of a package: import path of the build that failed; "": none
 	output  []byte
 	tests   []*goResult
 }
@@ -58,7 +58,8 @@ func (g *goTest) line(b []byte) {
 	}
 }
 
-// result returns the result of a test, or of a package if test is ""; nil: there are already MaxCases.
+// result returns the result of a test, or of a package if test is "", and makes it if there is none; nil: there are
+// already MaxCases.
 func (g *goTest) result(pkg, test string) *goResult {
 	key := [2]string{pkg, test}
 	if r := g.results[key]; r != nil {
@@ -82,7 +83,7 @@ func (g *goTest) result(pkg, test string) *goResult {
 	return g.results[key]
 }
 
-// suites returns a suite for each package.
+// suites returns a suite for each package, with guest in its name.
 func (g *goTest) suites(guest string) (list []Suite) {
 	for _, p := range g.packages {
 		s := Suite{Name: p.name, Time: Seconds(p.seconds)}

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// The elements that Jenkins' schema (junit-10.xsd of its xUnit plugin) and GitLab's reader have in common.
+// Elements of the XML, as in Jenkins' schema (junit-10.xsd of its xUnit plugin).
 type (
 	// Suites has all suites of a run.
 	Suites struct {
@@ -20,7 +20,7 @@ type (
 		Time     Seconds  `xml:"time,attr"`
 		Suites   []Suite  `xml:"testsuite"`
 	}
-	// Suite has the cases of a program or of a package of Go.
+	// Suite has the cases of a program, of a guest or of a package of Go.
 	Suite struct {
 		Name       string     `xml:"name,attr"`
 		Tests      int        `xml:"tests,attr"`
@@ -47,7 +47,7 @@ type (
 		Failure   *Message `xml:"failure"`
 		SystemOut string   `xml:"system-out,omitempty"`
 	}
-	// Message is why a case did not pass.
+	// Message has the reason for which a case did not pass.
 	Message struct {
 		Message string `xml:"message,attr"`
 		Type    string `xml:"type,attr,omitempty"`
@@ -61,7 +61,8 @@ type Seconds float64
 // MarshalText writes the seconds.
 func (s Seconds) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%.3f", float64(s)), nil }
 
-// Add adds a suite, and counts its tests, failures, errors and skips from its cases.
+// Add adds a suite. It counts the suite's tests, failures, errors and skips from its cases, a case with an error as
+// that alone, and adds these counts (without skips) and the suite's time to the totals of a.
 func (a *Suites) Add(s Suite) {
 	s.Tests = len(s.Cases)
 	for i := range s.Cases {

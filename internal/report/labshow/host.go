@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie/host"
 )
 
-// Host prints this machine's PCIe tree, reduced to network devices, GPUs and other accelerators, NVMe drives,
-// and the bridges above them.
+// Host prints a machine's PCIe tree, reduced to network devices, GPUs and other accelerators, NVMe drives, and the
+// bridges above them. If m has a NIC and a GPU, Host also prints how each NIC reaches each GPU's memory, and what
+// devmem would save.
 func Host(w io.Writer, m *host.Machine) error {
 	v := &view{tree: m.Tree, about: make(map[string]string)}
 	for _, n := range m.Tree.Nodes() {

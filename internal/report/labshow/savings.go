@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// savings writes how the load of links and memory changes if payload goes between NICs and GPUs without a copy,
-// by the model of package pcie.
+// savings writes, for pairs of a NIC and a GPU, how many bytes in host memory each byte of payload saves without a copy
+// ("nothing" if the path of the pair bounces), and the highest rates with and without copies, by the model of package
+// pcie.
 func (v *view) savings(b *strings.Builder) {
 	var list []lab.Pairs
 	for _, n := range v.nics {
@@ -60,8 +61,8 @@ func memory(loads []pcie.Load) (n float64) {
 	return n
 }
 
-// most returns the highest rate of payload that links allow, in bytes a second, and the link that limits it.
-// +Inf: the rate of a link is unknown.
+// most returns the highest rate of payload that PCIe links allow, in bytes a second, and whose link limits it. +Inf:
+// the rate of a link in loads is unknown.
 func (v *view) most(loads []pcie.Load, nic, gpu string) (rate float64, limit string) {
 	links := make(map[string]pcie.Link)
 	for _, n := range v.tree.Nodes() {

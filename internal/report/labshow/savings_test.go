@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// machine has a NIC, a GPU and a GPU behind a redirecting port below a gen3x16 switch, and a GPU at another
-// socket.
+// machine returns a machine with a NIC, a GPU and a GPU behind a redirecting port below a gen3x16 switch, and a GPU at
+// another socket.
 func machine(t *testing.T, nic pcie.Link) *host.Machine {
 	fast := pcie.Link{Gen: 5, Width: 16}
 	tree, err := pcie.New([]pcie.Node{{Name: "pci0000:00", Kind: pcie.Socket},
@@ -28,9 +28,9 @@ func machine(t *testing.T, nic pcie.Link) *host.Machine {
 	return m
 }
 
-// A NIC moves 1 + 24/256 bytes for each payload byte that it writes, and 1 + 20/256 for each that it reads.
-// With copies each byte crosses the switch's link of 15.75 GB/s in both directions, and requests of 24/512 also
-// go up.
+// By the model a NIC's link carries 1 + 24/256 bytes up for each payload byte that the NIC writes, and 1 + 20/256 down
+// for each that it reads. With copies each byte crosses the switch's link of 15.75 GB/s in both directions, and
+// requests of 24/512 also go up.
 func TestWhatDevmemSavesOnAHost(t *testing.T) {
 	for link, want := range map[pcie.Link]string{
 		{Gen: 3, Width: 8}: "received: at most 7.2 GB/s (the NIC's link), with copies 7.2 GB/s (the NIC's link)\n" +

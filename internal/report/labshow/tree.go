@@ -16,13 +16,14 @@ import (
 type view struct {
 	tree       *pcie.Tree
 	nics, gpus []string           // endpoints in the tree
-	about      map[string]string  // by node
+	about      map[string]string  // text beside a node, by its name
 	off        bool               // peer-to-peer is off
-	linux      []lab.Pairs        // that a guest's kernel refuses or judges differently
-	apart      map[[2]string]bool // NIC and GPU that the NIC may not address
+	linux      []lab.Pairs        // a guest's kernel refuses these, or decides otherwise than the lab; nil in Host
+	apart      map[[2]string]bool // by NIC and GPU: the NIC may not address the GPU
 }
 
-// Lab prints the trees of a lab's guests, and equal trees once.
+// Lab prints, for each guest of a lab, its PCIe tree and how its NICs reach its GPUs' memory. Guests with equal output
+// share one copy.
 func Lab(w io.Writer, l *labfile.Lab) error {
 	var texts []string
 	names := make(map[string][]string)
@@ -176,7 +177,7 @@ func (v *view) branch(w io.Writer, above, indent string) {
 	}
 }
 
-// reasons writes the reasons for the verdicts, each once.
+// reasons writes each reason for a verdict once, with its pairs of a NIC and a GPU (Pairs.Some), and then v.linux.
 func (v *view) reasons(w io.Writer) error {
 	var list []lab.Pairs
 	for _, n := range v.nics {

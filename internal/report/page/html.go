@@ -14,7 +14,7 @@ import (
 //go:embed web/*.html web/*.css web/*.js web/vendor/*.js web/vendor/*.css
 var web embed.FS
 
-// The page's files, in this order.
+// The files that assemble puts into index.html, each list in its order.
 var (
 	styles  = []string{"vendor/uPlot.min.css", "page.css"}
 	vendor  = []string{"vendor/preact.umd.js", "vendor/hooks.umd.js", "vendor/htm.umd.js", "vendor/uPlot.iife.min.js"}
@@ -22,7 +22,8 @@ var (
 		"flows.js", "memory.js", "charts.js", "events.js", "page.js"}
 )
 
-// Left out of scripts: lines of imports, the word export, and of the vendors' scripts the names of source maps.
+// Left out of the page: of modules the lines of imports and the word export, of the vendors' scripts the names of
+// source maps.
 var (
 	importLine = regexp.MustCompile(`(?m)^import \{[^}]*\} from "\./[a-z]+\.js";\n`)
 	exportWord = regexp.MustCompile(`(?m)^export (function|const|let|class) `)
@@ -47,7 +48,7 @@ func join(names []string) string {
 }
 
 type assembled struct {
-	before, after string // around the data
+	before, after string // the HTML around the script element with the data
 	policy        string // Content-Security-Policy of a served page
 }
 
@@ -74,7 +75,7 @@ var assemble = sync.OnceValue(func() assembled {
 	return assembled{before, after, policy + "; frame-ancestors 'none'"}
 })
 
-// html returns the page with its data, as JSON; nil: the page fetches the data from its server.
+// html returns the page with data, which is JSON. If data is nil, the page fetches its data from its server.
 func html(data []byte) []byte {
 	a := assemble()
 	if data == nil {

@@ -40,7 +40,7 @@ func TestPolicyAllowsWhatIsInThePageAlone(t *testing.T) {
 	}
 }
 
-// join works line by line: an import or export of another form would stay in the joined script.
+// join removes imports and exports by patterns: one of another form would stay in the joined script.
 func TestModulesCanBeJoined(t *testing.T) {
 	text := join(modules)
 	if m := regexp.MustCompile(`(?m)^(import|export)\b.*`).FindString(text); m != "" {
@@ -77,7 +77,7 @@ func TestModulesCanBeJoined(t *testing.T) {
 	}
 }
 
-// The modules use no function that parses a text as HTML or code.
+// The modules use none of the functions in the pattern, which parse a text as HTML or code.
 func TestModulesMakeNoHTMLOfText(t *testing.T) {
 	if m := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacent|document\.write|dangerously|\beval\(|Function\(`).
 		FindString(join(modules)); m != "" {

@@ -13,7 +13,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const hostile = `</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>`
 
-// large is a lab larger than all bounds.
+// large returns the counters of a lab that is larger than the bounds of a page and of a recording.
 func large(n uint64) *stat.Page {
 	p := &stat.Page{Snapshot: &stat.Snapshot{Schema: 1, Command: "run", Time: time.Unix(1e9, 0), Uptime: 1e6}}
 	p.Flows = &stat.Flows{}

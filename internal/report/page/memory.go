@@ -12,8 +12,8 @@ import (
 const (
 	maxCells  = 8192 // of all GPUs' maps together
 	gpuCells  = 1024 // of one GPU's map
-	leastCell = 4096 // bytes
-	maxUses   = 1024 // of all GPUs; orderUses merges the smallest uses
+	leastCell = 4096 // bytes of the smallest cell
+	maxUses   = 1024 // of all GPUs, without the merged ones; orderUses merges the smallest uses of a GPU
 	gpuUses   = 64   // of one GPU, without the merged one
 )
 
@@ -22,7 +22,7 @@ type Memory struct {
 	GPU       string   `json:"gpu"`
 	Bytes     uint64   `json:"bytes"`
 	CellBytes uint64   `json:"cell_bytes"`
-	Uses      []Use    `json:"uses"` // the largest first
+	Uses      []Use    `json:"uses"` // the largest first, but the merged ones last
 	Runs      [][3]int `json:"runs"` // equal cells: the first, how many, index in Uses; cells in no run are free
 }
 
@@ -71,8 +71,8 @@ func memoryMap(g *stat.GPUMap, cells, uses int) Memory {
 	return m
 }
 
-// orderUses sorts the uses, the largest first, and merges those from index most on. to has the new index of each
-// use.
+// orderUses sorts the uses, the largest first, and merges all from index most on into one. to has the new index of a
+// use, by its old index.
 func (m *Memory) orderUses(most int) (to []int) {
 	order := make([]int, len(m.Uses))
 	for i := range order {
@@ -99,7 +99,7 @@ func (m *Memory) orderUses(most int) (to []int) {
 // drawing makes runs of cells from ranges, which are added in the order of their offsets.
 type drawing struct {
 	m    *Memory
-	cell int            // -1: none
+	cell int            // the current cell; -1: none
 	in   map[int]uint64 // used bytes of the current cell, by use
 }
 

@@ -11,7 +11,8 @@ import (
 
 const liveEvery = int(time.Second / firstInterval)
 
-// pause bounds the cost of reading: after a read that took t, the Recorder does not read for pause times t.
+// pause bounds the cost of reading: after a read that took t, the Recorder does not read for pause times t, except in
+// Close.
 const pause = 10
 
 // Recorder reads counters from Record on until Close: once a second, and up to four times a second while a page
@@ -24,18 +25,18 @@ type Recorder struct {
 	clock func() time.Duration
 
 	mu      sync.Mutex    // guards the following
-	looks   int           // ticks so far, skipped ones included
-	live    bool          // make a state
-	due     bool          // keep a sample
-	resume  time.Duration // no read before this time
+	looks   int           // calls of look so far, with or without a read
+	live    bool          // the next read makes a state
+	due     bool          // the next read makes a sample
+	resume  time.Duration // no read before this time, but the last
 	pages   int
 	every   int // ticks between samples
 	samples []sample
 	page    *stat.Page    // of the last read for a state
-	used    []stat.GPUMap // when NICs last used GPU memory; nil: they have used none so far
+	used    []stat.GPUMap // the maps of the last read with GPU memory in use; nil: no read had any so far
 	usedAt  time.Duration
 	now     sample        // of the same read as page
-	state   []byte        // of page and now; nil: not made yet
+	state   []byte        // JSON of page and now; nil: not made yet
 	next    chan struct{} // closed when there is a newer state
 }
 
@@ -79,7 +80,7 @@ func (r *Recorder) run(ctx context.Context) {
 	}
 }
 
-// Close ends the Recorder, after a last read of the counters.
+// Close ends the Recorder with a last read of the counters.
 func (r *Recorder) Close() {
 	r.stop()
 	r.wg.Wait()
@@ -120,7 +121,8 @@ func (r *Recorder) look(last bool) {
 	}
 }
 
-// keep adds a sample; under mu.
+// keep adds a sample. If there are maxSamples, it drops every second one first, and doubles the samples' interval. The
+// caller holds mu.
 func (r *Recorder) keep(s sample) {
 	if len(r.samples) == maxSamples {
 		r.samples = thinned(r.samples)
@@ -151,7 +153,7 @@ func (r *Recorder) State() ([]byte, <-chan struct{}) {
 	return r.state, r.next
 }
 
-// History returns all samples as JSON.
+// History returns the samples that the Recorder has kept, as JSON.
 func (r *Recorder) History() []byte {
 	s := State{Recording: record(r.copy())}
 	return s.encode()

@@ -183,7 +183,7 @@ func TestReportThatWouldBeTooLarge(t *testing.T) {
 	testkit.Equal(t, "bytes", len(b), 0)
 }
 
-// No memory is in use at the end of a run.
+// At the end no memory is in use: the report shows the memory of the last read with a use, and a live state shows none.
 func TestReportHasMemoryAsItWasUsedLast(t *testing.T) {
 	p := small()
 	p.Memory = []stat.GPUMap{{GPU: "A", Bytes: 1 << 20, Ranges: []stat.MemoryRange{{Len: 4096, State: "held", Port: "A"}}}}

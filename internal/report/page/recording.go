@@ -29,7 +29,7 @@ type Recording struct {
 type sampleJSON struct {
 	At    float64      `json:"t"`
 	Links [][3]float64 `json:"l"` // index in Recording.Links, bytes, busy seconds
-	Flows [][9]any     `json:"f"` // index in Recording.Flows, then flowSample.json
+	Flows [][9]any     `json:"f"` // results of flowSample.json: index in Recording.Flows, then the flow's fields
 }
 
 type sample struct {
@@ -47,7 +47,7 @@ type linkSample struct {
 type flowSample struct {
 	name                         string
 	sent, gpu, host, again, lost uint64
-	inFlight                     *uint64 // nil: unknown
+	inFlight                     *uint64 // nil, as is window: unknown
 	window                       *uint16
 	state                        string
 }
@@ -64,7 +64,7 @@ func take(p *stat.Page, when time.Duration) sample {
 			s.links = append(s.links, linkSample{l.Name, l.Bytes, l.Busy})
 		}
 	}
-	if p.Links == nil { // the sample has the wires
+	if p.Links == nil { // without links of a lab the sample has the ports' wires
 		for i := range p.Ports {
 			w := &p.Ports[i]
 			s.links = append(s.links, linkSample{w.Name + " out", w.Link.SentBytes, 0},
@@ -78,7 +78,7 @@ func take(p *stat.Page, when time.Duration) sample {
 	if p.Flows == nil {
 		return s
 	}
-	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // the largest come first
+	for i := range p.Flows.List[:min(len(p.Flows.List), sampledFlows)] { // the list begins with the largest flows
 		s.flows = append(s.flows, sampleFlow(&p.Flows.List[i]))
 	}
 	return s
@@ -112,8 +112,8 @@ func drops(s *stat.FlowSide) (n uint64) {
 	return n
 }
 
-// record returns the Recording of samples, with the sampledLinks links and sampledFlows flows with the largest
-// counters.
+// record returns the Recording of samples, with at most sampledLinks links, the busiest ones, and at most sampledFlows
+// flows, the ones with the most payload.
 func record(samples []sample) Recording {
 	r := Recording{Samples: make([]sampleJSON, 0, len(samples))}
 	links, flows := map[string]float64{}, map[string]float64{}

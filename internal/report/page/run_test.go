@@ -53,8 +53,8 @@ func TestPageOfARun(t *testing.T) {
 	}
 }
 
-// sees reads states until one has two machines and a flow of 1 MiB, in GPU memory if inGPU, else in host
-// memory.
+// sees reads up to 200 lines, and reports whether one is a state with two machines and a flow that has received 1 MiB,
+// some of it in GPU memory if inGPU is set, else none.
 func sees(t *testing.T, r *bufio.Reader, inGPU bool) bool {
 	for range 200 {
 		l, err := r.ReadString('\n')

@@ -12,7 +12,7 @@ import (
 
 const (
 	maxConns = 64
-	maxPages = 32 // connections that receive events
+	maxPages = 32 // most connections that receive events
 )
 
 const flagName = "--http"
@@ -26,7 +26,7 @@ type Server struct {
 	http     *httpserver.Server
 	patience time.Duration
 	pages    chan struct{} // an element for each connection that receives events
-	ending   chan struct{} // closed when the server ends
+	ending   chan struct{} // closed by Close
 }
 
 // Serve serves the page with the counters that r records, at an address, until Close. log may be nil.
@@ -57,7 +57,8 @@ func serve(addr string, r *Recorder, log *slog.Logger, patience time.Duration) (
 // URL returns the URL of the page.
 func (s *Server) URL() string { return s.http.URL() }
 
-// Close sends open pages the event "end", and ends the server. It may be called again.
+// Close sends open pages a last state and the event "end", and ends the server. It waits for pages up to
+// limits.PageEnd. It may be called again.
 func (s *Server) Close() {
 	if s.http.End() {
 		close(s.ending)
@@ -76,7 +77,8 @@ func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// events sends the history and then states, as server-sent events (HTML, 9.2), and at last "end".
+// events sends the history and then states, as server-sent events (HTML, 9.2), and "end" if the server ends before the
+// client.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.pages <- struct{}{}:

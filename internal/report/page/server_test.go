@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// serving returns a client without keep-alive.
+// serving returns a server, which ends with the test, and a client without keep-alive.
 func serving(t *testing.T, read func() *stat.Page, patience time.Duration) (*Server, *http.Client) {
 	t.Helper()
 	r := newRecorder(read)
@@ -124,7 +124,7 @@ func TestStateAndPage(t *testing.T) {
 	}
 }
 
-// The name may resolve to this machine (DNS rebinding).
+// An attacker's host name may resolve to this machine (DNS rebinding).
 //
 // Invariant: page: A request whose Host is neither an address, localhost, the name that the user
 // gave nor, for a server at all addresses, the machine's name is refused.

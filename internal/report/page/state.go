@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	shownFlows  = 128 // in a live state
+	shownFlows  = 128 // most flows in a live state
 	reportFlows = 32
-	maxText     = 400 // runes
+	maxText     = 400 // most runes of an event's text
 )
 
-// State is the data of a page: the counters of one moment, and their history.
+// State is the data of a page: the counters of one moment (not in a Recorder's History), and samples of counters.
 type State struct {
 	Page      *Page     `json:"page,omitempty"`
 	Recording Recording `json:"recording"`        // with a live Page: only the sample of its moment
@@ -23,8 +23,8 @@ type State struct {
 type Page struct {
 	*stat.Page
 	Memory    []Memory `json:"memory"`
-	MemoryAt  *float64 `json:"memory_at,omitempty"`  // as sampleJSON.At; nil: read with the counters
-	MoreFlows int      `json:"more_flows,omitempty"` // not in the list
+	MemoryAt  *float64 `json:"memory_at,omitempty"`  // when Memory was read, as sampleJSON.At; nil: with the counters
+	MoreFlows int      `json:"more_flows,omitempty"` // number of flows left out of the list of flows
 }
 
 func bounded(p *stat.Page, flows int) *Page {

@@ -43,7 +43,7 @@ func TestGoldenCaptures(t *testing.T) {
 	golden.Check(t, "testdata/golden", got)
 }
 
-// variable has the parts of a comment that differ from run to run.
+// variable has patterns of the parts of a comment that differ from run to run, and what structure writes for them.
 var variable = []struct {
 	pattern *regexp.Regexp
 	by      string
@@ -52,7 +52,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b[0-9]+\b`), "N"},
 }
 
-// last has parts of comments that occur only for frames under way when a guest ends.
+// last has parts of comments that structure leaves out: they occur only for frames under way when a guest ends.
 var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
 
 // structure describes a pcapng file: section header, interfaces and statistics in their order; kinds of blocks;

@@ -1,4 +1,4 @@
-// Package pcap implements --pcap: it writes the packets that pass a lab's ports to a file.
+// Package pcap implements --pcap: it writes the packets that pass a lab's ports to a file or to stdout.
 package pcap
 
 import (
@@ -16,11 +16,11 @@ import (
 	"vnic.dev/vnic/internal/wire/capture"
 )
 
-// Options are the flags. Without a File nothing is captured.
+// Options are the values of the flags, and the command's stdout. Without a File nothing is captured.
 type Options struct {
 	File    string // "-": Stdout
 	Payload int    // bytes of each packet's payload in the file, at most
-	Ends    bool   // a frame between two ports is there twice: as one port sent it, and as the other received it
+	Ends    bool   // write a frame between two ports twice: as one port sent it, and as the other received it
 	Stdout  io.Writer
 }
 
@@ -33,7 +33,8 @@ func (o *Options) Flags(f *pflag.FlagSet) {
 		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
 }
 
-// Check returns an error if the flags are wrong. taken: the command writes something else to stdout.
+// Check returns an error if the flags are wrong, or the file would be stdout and that is a terminal or taken: the
+// command writes something else there.
 func (o *Options) Check(taken bool) error {
 	switch {
 	case o.Payload != 0 && o.File == "":
@@ -59,7 +60,8 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file. It returns nil without a File. note is called when writing to the file has failed.
+// Start makes the file, unless it is stdout. It returns nil without a File. note is called at the first error of
+// writing the capture.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
@@ -74,7 +76,8 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
-		// If the reader of stdout goes away, only the capture ends: Go's runtime would end the process by SIGPIPE.
+		// If the reader of stdout goes away, only the capture ends: without this, Go's runtime would end the process by
+		// SIGPIPE.
 		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		p.c, err = capture.New(o.Stdout, about)
 	} else {
@@ -114,7 +117,7 @@ type Report struct {
 	Error  string `json:"error,omitempty"` // why nothing more was written
 }
 
-// Report returns the result of the capture, after Close; nil for a nil Pcap.
+// Report returns the result of the capture; nil for a nil Pcap. It must be called after Close.
 func (p *Pcap) Report() *Report {
 	if p == nil {
 		return nil

@@ -62,7 +62,8 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: a write error is no error of the lab.
+// TestErrorIsToldAtOnceAndAtTheEnd makes writing fail: note is called once, the Report has the error, and the lab opens
+// and closes without an error.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	notes := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { notes <- fmt.Sprintf(format, args...) })

@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// point is a place in points (1/72 inch), right of and below the upper left corner.
+// point is a place on a canvas in points (1/72 inch), right of and below the upper left corner. Series.points uses it
+// for a time and a value.
 type point struct{ x, y float64 }
 
 // canvas is a sheet to draw on, of one file format. A canvas changes no slice that it is given, and keeps none.
@@ -21,5 +22,5 @@ type canvas interface {
 type stroke struct {
 	color  color.NRGBA
 	width  float64
-	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated
+	dashes []float64 // lengths of a dash, the gap after it, and so on, repeated; empty: no gaps
 }

@@ -4,8 +4,8 @@
 // The layout (layout.go, draw.go) draws on a canvas (canvas.go): svg.go writes elements, png.go fills outlines
 // with gg. Libraries for whole plots would add much to the program and to its build.
 //
-// The outlines of Liberation Sans are embedded for characters of Latin, Greek and Cyrillic (font.go). A PNG is
-// drawn with them; an SVG names the font.
+// The outlines of Liberation Sans are embedded for characters of Latin, Greek and Cyrillic, and some symbols (font.go).
+// A PNG is drawn with them; an SVG names the font.
 //
 // The package cuts long texts, and leaves out characters that XML cannot have. The caller bounds the numbers of
 // panels, series, intervals and bars.

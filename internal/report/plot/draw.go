@@ -48,7 +48,7 @@ func (l *layout) text(s style, x, y float64, t string) {
 	if s.color == (color.NRGBA{}) {
 		s.color = ink
 	}
-	base := 0.36 * s.size // half the height of capitals
+	base := 0.36 * s.size // about half the height of capitals
 	if s.up {
 		l.c.text(s, l.pointAt(x+base, y), t)
 		return
@@ -112,8 +112,8 @@ func (l *layout) panel(p *Panel, high float64, last bool) {
 	l.pen = under - panelFoot
 }
 
-// points returns a list of points for each part without gaps: its beginning, the middle of each interval, and
-// its end.
+// points returns, for each run of intervals without a gap, a time and a value at the beginning of the run, at the
+// middle of each of its intervals, and at its end.
 func (s *Series) points() (parts [][]point) {
 	var part []point
 	for i, v := range s.Intervals {
@@ -154,8 +154,8 @@ func (l *layout) lostRows(p *Panel, bottom float64, x func(float64) float64) (hi
 // marks draws a line and a text for each Mark. Texts that would overlap are drawn one below the other.
 func (l *layout) marks(marks []Mark, x func(float64) float64, top, bottom, right float64) {
 	const size = 8.5
-	var ends []float64 // of each row's last text
-	var texts []func() // after all lines
+	var ends []float64 // by row: where its last text ends
+	var texts []func() // draw the texts, after all lines
 	for _, m := range marks {
 		pos, s := x(m.At), style{size: size, color: alarm}
 		l.line(alarm, 1, pos, bottom, pos, top, 2, 2)
@@ -214,7 +214,8 @@ func (l *layout) names(p *Panel, x, top float64) {
 	}
 }
 
-// digits formats a number with three significant digits, or all digits before the point if there are more.
+// digits formats a positive number with three significant digits, or all digits before the point if there are more,
+// and other numbers as "0".
 func digits(v float64) string {
 	if v <= 0 {
 		return "0"

@@ -9,8 +9,8 @@ import (
 
 const family = "Liberation Sans"
 
-// liberation has the shapes of Liberation Sans' characters; font_test.go makes the file from the fonts' own
-// files.
+// liberation has the shapes of some of Liberation Sans' characters; font_test.go makes the file from the fonts' own
+// files, with -update.
 //
 // Digitized data copyright (c) 2010 Google Corporation, with Reserved Font Arimo, Tinos and Cousine. Copyright (c) 2012
 // Red Hat, Inc., with Reserved Font Name Liberation. SIL Open Font License 1.1: OFL.txt.
@@ -32,7 +32,7 @@ type face struct {
 }
 
 type glyph struct {
-	Advance int     `json:"advance"` // to where the next glyph begins
+	Advance int     `json:"advance"` // from the glyph's start to the next one's, without kerning
 	Outline [][]int `json:"outline"` // segments: an op, and x and y of each of its points
 }
 

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write liberation.json")
 
-// ranges has the first and the last characters of ranges in liberation.json.
+// ranges has the first and the last characters of the ranges that liberation.json has, as far as the fonts do.
 var ranges = [][2]rune{
 	{' ', '~'}, {0xa0, 0x17f}, {0x384, 0x3ce}, {0x400, 0x45f}, {0x2010, 0x2044}, {'€', '€'}, {'™', '™'}, {'←', '↕'},
 	{'∂', '∂'}, {'∆', '∏'}, {'∑', '−'}, {'√', '∞'}, {'∩', '∫'}, {'≈', '≈'}, {'≠', '≥'},

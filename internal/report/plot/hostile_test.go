@@ -22,7 +22,7 @@ func named(name string) *Picture {
 			{Title: name, Values: [][]float64{{1}}, Format: func(float64) string { return name }, Full: 1}}}}
 }
 
-// drawn draws a picture as pixels: encoding is slow under the race detector.
+// drawn draws a picture as pixels, and does not encode them, as this is slow under the race detector.
 func drawn(t *testing.T, p *Picture) *raster {
 	f := testkit.Must(newFonts())(t)
 	l := p.layout(f)

@@ -12,7 +12,7 @@ import (
 const (
 	width     float64 = 900
 	margin    float64 = 24
-	headLine  float64 = 24 // from the margin to the subtitle
+	headLine  float64 = 24 // about the distance from the title down to the subtitle
 	headRoom  float64 = 52
 	axisRoom  float64 = 52 // left of panels
 	nameRoom  float64 = 236
@@ -21,7 +21,7 @@ const (
 	panelFoot float64 = 34 // with the axis's numbers
 	nameLine  float64 = 14
 	lostLine  float64 = 5
-	lostRoom  float64 = 12 // at least, for the rows of all series with losses
+	lostRoom  float64 = 12 // the least height of a panel's rows of losses, if it has any
 	barThick  float64 = 8
 	barGap    float64 = 7
 	barsHead  float64 = 48
@@ -53,7 +53,7 @@ type layout struct {
 	panels []float64 // heights within the axes
 	x, y   axis
 	c      canvas
-	pen    float64 // what lies higher above the lower edge has been drawn
+	pen    float64 // height above the lower edge; the parts above it have been drawn
 }
 
 func (p *Picture) layout(f *fonts) *layout {
@@ -80,7 +80,7 @@ func (p *Picture) layout(f *fonts) *layout {
 	}
 	l.x, l.y = newAxis(end, 10), newAxis(high*1.04, 5)
 	if end > 0 && end < l.x.to {
-		l.x.to = end // a line ends at the edge
+		l.x.to = end // so that lines end at the right edge
 	}
 	if b := p.Bars; b != nil {
 		l.height += barsHead + float64(len(b.Names))*b.row()
@@ -108,10 +108,10 @@ func (s *Series) lost() (n uint64) {
 
 func (b *Bars) row() float64 { return float64(len(b.Groups))*barThick + barGap }
 
-// Between these bounds an axis' ticks and their distance are normal float64s.
+// If an axis' highest value is between these bounds, its ticks and their distance are normal float64s.
 const tiniest, hugest = 1e-300, 1e300
 
-// axis goes from 0 to to, with ticks at round numbers.
+// axis is an axis from 0 to the value of to, with ticks at round numbers, multiples of step.
 type axis struct {
 	to, step float64
 	digits   int

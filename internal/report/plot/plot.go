@@ -24,17 +24,18 @@ type Panel struct {
 	Limit  *Limit
 }
 
-// Series is a line.
+// Series is a line in a panel.
 type Series struct {
 	Name      string
 	Intervals []Interval
 	Mean      float64 // beside the name in the legend
 }
 
-// Interval has a value from a time to a time, in seconds. The line has a gap where the next one begins later.
+// Interval has a value from a time to a time, in seconds. The line has a gap where the next interval begins later than
+// this one ends.
 type Interval struct {
 	From, To, Value float64
-	Lost            uint64 // packets
+	Lost            uint64 // packets lost in the interval
 }
 
 // Mark is a vertical line with a text.
@@ -62,7 +63,7 @@ type Column struct {
 	Title  string
 	Values [][]float64 // by group, then by name; negative: none
 	Format func(float64) string
-	Full   float64 // a line there; 0: none
+	Full   float64 // a line at this value, which the column has room for; 0: none
 }
 
 // Format returns the format of a picture file by the end of the file's name.
@@ -74,7 +75,7 @@ func Format(file string) (string, error) {
 	return "", fmt.Errorf("%s: .svg or .png", file)
 }
 
-// scale is pixels per point in a PNG.
+// scale is the number of pixels per point in a PNG.
 const scale = 2
 
 // Write writes the picture in a format that Format has returned.

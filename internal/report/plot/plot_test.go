@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sample has everything that a picture can have, and texts that must be escaped in XML.
+// sample returns a picture with everything that a picture can have, and with texts that must be escaped in XML.
 func sample() *Picture {
 	p := &Picture{Title: "<lab> & \"more\"\x00\x1b[31m", Subtitle: "subtitle", Footnote: "footnote"}
 	for _, mode := range []string{"devmem", "copy"} {
@@ -44,7 +44,7 @@ func sample() *Picture {
 	return p
 }
 
-// size is in pixels.
+// size returns the width and the height of a picture's PNG in pixels.
 func size(t *testing.T, p *Picture) (w, h int) {
 	return pixels(width), pixels(p.layout(testkit.Must(newFonts())(t)).height)
 }

@@ -42,7 +42,7 @@ func TestDashesGoRoundCorners(t *testing.T) {
 
 func (r *raster) pixel(x, y int) color.RGBA { return r.pixels.Image().(*image.RGBA).RGBAAt(x, y) }
 
-// Around a line's points there is ink up to half of its width, and none beyond.
+// To a pixel, a line has ink up to half of its width beside its parts and around its corner, and none beyond.
 func TestLinesAreAsWideAtCorners(t *testing.T) {
 	const width, size = 20, 200
 	black := color.NRGBA{A: 0xff}
@@ -69,7 +69,8 @@ func TestLinesAreAsWideAtCorners(t *testing.T) {
 	}
 }
 
-// distance returns a point's distance from a line's part, and whether the point is beside it.
+// distance returns the distance of p from the part of a line from a to b, and whether p is beside the part, at least 1
+// away from its ends.
 func distance(p, a, b point) (d float64, beside bool) {
 	length := math.Hypot(b.x-a.x, b.y-a.y)
 	if length == 0 {
@@ -81,7 +82,7 @@ func distance(p, a, b point) (d float64, beside bool) {
 	return math.Hypot(p.x-a.x-(b.x-a.x)*along/length, p.y-a.y-(b.y-a.y)*along/length), beside
 }
 
-// The text of a PNG has the measured width.
+// The text of a PNG has the measured width, and is where its style says, to 2 points.
 func TestTextIsWhereItsPointIs(t *testing.T) {
 	f := testkit.Must(newFonts())(t)
 	for _, up := range []bool{false, true} {

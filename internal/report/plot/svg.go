@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// svg is a canvas that writes elements of SVG 1.1. The viewer chooses the font and places a text.
+// svg is a canvas that writes elements of SVG 1.1. The program that shows the file chooses the font from a list, and
+// aligns a text at its point by the text's width in this font.
 type svg struct{ elements bytes.Buffer }
 
-// newSVG begins a file. Texts are measured with the first font; Arial and Helvetica are as wide.
+// newSVG begins a file. The layout measures texts with the first font of the list; Arial and Helvetica are as wide.
 func newSVG(width, height float64) *svg {
 	s := new(svg)
 	w, h := decimal(width), decimal(height)

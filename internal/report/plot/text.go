@@ -22,7 +22,8 @@ func (f *fonts) width(s style, t string) float64 {
 	return width
 }
 
-// fit shortens a text until it is no wider than most, but keeps at least one character.
+// fit cleans a text, and shortens it until it is no wider than most, with "…" at its end, but keeps at least one
+// character.
 func (f *fonts) fit(s style, t string, most float64) string {
 	const dots = "…"
 	room := most - f.width(s, dots)

@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Texts from elsewhere may have control codes for the terminal. These functions remove them by agent.Plain, or
-// escape them in JSON.
+// Texts from elsewhere may have control codes for the terminal. Text and Plainly remove them by agent.Plain; JSON and
+// Encoded escape them.
 
-// Text prints the text that f writes, without control codes.
+// Text prints the text that f writes, without control codes, even if f returns an error.
 func Text(w io.Writer, f func(io.Writer) error) error {
 	var b, clean strings.Builder
 	err := f(&b)
@@ -43,8 +43,8 @@ func JSON(w io.Writer, v any) error {
 	return Encoded(w, func(w io.Writer) error { return report.Encoder(w).Encode(v) })
 }
 
-// Encoded prints the JSON that f writes, and escapes control codes for terminals: encoding/json escapes those
-// below U+0020 only.
+// Encoded prints the JSON that f writes, and escapes control codes for terminals: encoding/json escapes only some of
+// them. If f returns an error, Encoded prints nothing.
 func Encoded(w io.Writer, f func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := f(&b); err != nil {
@@ -62,7 +62,7 @@ func Encoded(w io.Writer, f func(io.Writer) error) error {
 	return err
 }
 
-// Plainly is fmt.Sprintf for untrusted arguments: it formats each in one line, without control codes for the
+// Plainly is fmt.Sprintf for untrusted arguments: it formats each argument in one line, without control codes for the
 // terminal.
 func Plainly(format string, args ...any) string {
 	if false {
@@ -82,31 +82,31 @@ func isInt(a any) bool { _, ok := a.(int); return ok }
 // inLine wraps an argument, for Plainly.
 type inLine struct{ v any }
 
-// Format implements fmt.Formatter. It replaces ends of lines by "; ".
+// Format implements fmt.Formatter. It replaces ends of lines by "; ", and removes control codes.
 func (p inLine) Format(f fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(f, verb), p.v)
 	_, _ = io.WriteString(f, agent.Plain(strings.ReplaceAll(text, "\n", "; ")))
 }
 
-// IsTerminal reports whether w is a terminal that understands control codes.
+// IsTerminal reports whether w is a terminal that understands control codes: TERM is not "dumb".
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// colored follows https://no-color.org.
+// colored reports whether w shows colours: it is a terminal (IsTerminal), and NO_COLOR is empty (https://no-color.org).
 func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && IsTerminal(w) }
 
-// Red returns s in red if w shows colours.
+// Red returns s in red if w shows colours, else s.
 func Red(w io.Writer, s string) string { return Paint(w, "31", s) }
 
-// Green returns s in green if w shows colours.
+// Green returns s in green if w shows colours, else s.
 func Green(w io.Writer, s string) string { return Paint(w, "32", s) }
 
-// Yellow returns s in yellow if w shows colours.
+// Yellow returns s in yellow if w shows colours, else s.
 func Yellow(w io.Writer, s string) string { return Paint(w, "33", s) }
 
-// Paint returns s with the codes of a colour around it, if w shows colours.
+// Paint returns s with the codes of a colour around it if w shows colours, else s.
 func Paint(w io.Writer, code, s string) string {
 	if !colored(w) {
 		return s

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/term"
 )
 
-// Repaint writes successive versions of a text: on a terminal over the previous one, elsewhere below it.
+// Repaint writes successive versions of a text: on a terminal over the previous one, and cut to the terminal's size,
+// elsewhere below it.
 type Repaint struct {
 	w     io.Writer
-	size  func() (width, height int) // nil: w is no terminal
-	lines int                        // of the previous version
+	size  func() (width, height int) // nil: w is no terminal with control codes (IsTerminal)
+	lines int                        // lines of the previous version on the terminal
 }
 
 func NewRepaint(w io.Writer) *Repaint {

@@ -20,7 +20,7 @@ func numbered(n int) func(io.Writer) error {
 	}
 }
 
-// A view is cut to the screen's size, so that the next one covers it.
+// A version of the text is cut to the screen's size, so that the next one covers it.
 func TestViewIsPaintedOverTheLast(t *testing.T) {
 	var b strings.Builder
 	r := &Repaint{w: &b, size: func() (int, int) { return 10, 5 }}

@@ -18,17 +18,17 @@ import (
 	"vnic.dev/vnic/internal/terminal"
 )
 
-// UI shows what a command does: on a terminal as one progress line, elsewhere as plain lines, few enough for a
-// log.
+// UI shows what a command does, unless it is quiet: on a terminal as one progress line, elsewhere as plain lines, few
+// enough for a log.
 type UI struct {
 	w     io.Writer
 	tty   bool
-	quiet bool // notes and log lines only
-	crlf  bool // a terminal, even one without control codes
+	quiet bool // show notes and log lines only
+	crlf  bool // w is a terminal, maybe one without control codes
 	Times bool // begin notes with the time of day
 
-	mu    sync.Mutex // guards the following, and writes to w
-	given bool       // a guest's program uses the terminal, which may be raw
+	mu    sync.Mutex // guards the fields from given to since, and writes to w
+	given bool       // a guest's program may use the terminal, which may be raw (Doing)
 	doing string
 	part  uint64 // quarters, or steps, of doing that are done
 	bar   *progressbar.ProgressBar
@@ -75,7 +75,7 @@ func (u *UI) paint() {
 	}
 }
 
-// Write writes log lines above the progress line.
+// Write writes log lines in place of the progress line, which the next change or tick shows again below them.
 func (u *UI) Write(b []byte) (int, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -86,7 +86,7 @@ func (u *UI) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lines makes lines begin in the first column even if the terminal is raw.
+// lines returns s. While a guest's program may use the terminal, which may be raw then, it replaces "\n" by "\r\n".
 func (u *UI) lines(s string) string {
 	if u.given && u.crlf {
 		return strings.ReplaceAll(s, "\n", "\r\n")
@@ -112,7 +112,8 @@ var doingWhat = map[string]string{
 	"verify": "digesting what arrived",
 }
 
-// Stage shows that a stage begins. Elsewhere than on a terminal it prints only the first round's stages.
+// Stage shows that a stage begins, except "transfer" on a terminal, where Progress shows it. Elsewhere than on a
+// terminal it prints only stages of no round and of the first. At a stage after "setup" it calls spare.JobBegins.
 func (u *UI) Stage(s session.Step) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -140,13 +141,14 @@ func (u *UI) Stage(s session.Step) {
 	}
 }
 
-// Measuring shows which of several measurements runs.
+// Measuring shows which of total measurements begins, after done others.
 func (u *UI) Measuring(name string, done, total int) {
 	what := fmt.Sprintf("%s (measurement %d of %d)", name, done+1, total)
 	u.step(what, what)
 }
 
-// Sizes shows how many rows of an all-reduce's table are done.
+// Sizes shows the progress through the rows (sizes) of an all-reduce's table: on a terminal the number of the row in
+// progress, elsewhere how many are done.
 func (u *UI) Sizes(mode string, done, total uint64) {
 	line := ""
 	if done > 0 {
@@ -189,7 +191,8 @@ func (u *UI) Fetch(p assets.Progress) {
 
 const fewest = 25
 
-// count shows how many steps of an unknown number are done.
+// count shows how many steps of an unknown number are done. Elsewhere than on a terminal it prints a line at fewest
+// steps, and then when the number has doubled.
 func (u *UI) count(what string, done uint64) {
 	switch {
 	case u.tty:
@@ -297,7 +300,8 @@ func (u *UI) Done() {
 	u.wg.Wait()
 }
 
-// Doing shows what the command does; "": the guests' job begins, and the line goes.
+// Doing shows what the command does, if w is a terminal and u is not quiet. "" means that the guests' job begins: the
+// progress line goes, a guest's program may use the terminal from now on, and Doing calls spare.JobBegins.
 func (u *UI) Doing(what string) {
 	if what == "" {
 		spare.JobBegins()
@@ -313,14 +317,14 @@ func (u *UI) Doing(what string) {
 	}
 }
 
-// Fetching makes o log to u and show its progress there. It returns the log: of errors, or with verbose of all
-// messages.
+// Fetching makes o log to u and show its progress there. It returns the log, which has errors, or with verbose all
+// messages from slog.LevelDebug on.
 func (u *UI) Fetching(o *assets.Options, verbose bool) *slog.Logger {
 	o.Log, o.Progress = Log(u, slog.LevelError, verbose), u.Fetch
 	return o.Log
 }
 
-// Log returns a log of messages of at least this level, or with verbose of all.
+// Log returns a log of messages of at least this level, or with verbose of at least slog.LevelDebug.
 func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	if verbose {
 		level = slog.LevelDebug
@@ -328,5 +332,5 @@ func Log(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// TimeOfDay returns the time without the date.
+// TimeOfDay returns the local time, without the date.
 func TimeOfDay() string { return time.Now().Format(time.TimeOnly) }
