@@ -149,7 +149,11 @@ func (g *guest) event(e ktap.Event) {
 	}
 	c := Case{Name: e.Case.Name, Class: g.name}
 	text := strings.Join(e.Case.Diagnostics, "\n")
-	if e.Case.Name == ktap.Whole { // the output has no result of a case: suites makes one from the exit status
+	switch {
+	case e.Case.Name != ktap.Whole:
+	case e.Case.Directive != "": // the plan skips all
+		c.Name = g.name
+	default: // the output has no result of a case: suites makes one from the exit status
 		g.plain = true
 		return
 	}

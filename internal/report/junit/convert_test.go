@@ -51,6 +51,7 @@ func TestConvert(t *testing.T) {
 	}{
 		{"TAP", "TAP version 13\n1..3\nok 1 - one\nnot ok 2 - two\nok 3 - three # SKIP no NIC\n", 1,
 			"test 3/1/0/1: one=ok two=fail(fail) three=skip(no NIC)\n"},
+		{"TAP that skips all", "TAP version 13\n1..0 # SKIP no NIC\n", 0, "test 1/0/0/1: test=skip(no NIC)\n"},
 		{"TAP that breaks off", "1..2\nok 1 one\n", 139, "test 2/0/1/0: one=ok #2=error(the program ended by signal 11)\n"},
 		{"green, but the status is not", "1..1\nok 1 one\n", 3,
 			"test 1/0/0/0: one=ok\ntest: exit status 1/1/0/0: test=fail(the program ended with status 3)\n"},
