@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A sender's counters include each packet that has reached its receiver before the counters are read.
+// Counters of a sending port include each packet that has reached its receiver before the counters are read.
 func TestWhatHasComeIsCounted(t *testing.T) {
 	a, b := pair(t, nic.SenderOptions{})
 	id, err := a.port.AddFlowCounter(control.FlowCounter{Proto: splitter.ProtoUDP,
@@ -29,7 +29,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 		},
 		"QueueTraffic": func() uint64 {
 			_, tx := a.port.QueueTraffic(0)
-			return tx.Buffers / 2 // for the headers and the payload
+			return tx.Buffers / 2 // a packet has one buffer for its headers and one for its payload
 		},
 		"ReadFlowCounter": func() uint64 {
 			c, _ := a.port.ReadFlowCounter(id)
@@ -51,7 +51,7 @@ func TestWhatHasComeIsCounted(t *testing.T) {
 		b.rx.Lock()
 		b.rx.meets = func() {
 			go func() { after <- read() }()
-			for range 1000 { // time for the reader, before a counts
+			for range 1000 { // lets the reader run before a counts the packet
 				runtime.Gosched()
 			}
 		}

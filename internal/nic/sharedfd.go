@@ -9,23 +9,24 @@ import (
 
 var signal = [8]byte{1}
 
-// sharedFD is an eventfd that its owner may close while other goroutines write it: the last user closes the
-// descriptor.
+// sharedFD is an eventfd that its owner may close while other goroutines use it: the last of the owner and these
+// goroutines closes the descriptor.
 //
-// It is not an os.File, whose writes depend on O_NONBLOCK, a flag of the open file, which the peer shares.
+// It is not an os.File: how an os.File writes depends on O_NONBLOCK, a flag of the open file, which the peer shares and
+// may change.
 type sharedFD struct {
 	fd     int
-	users  atomic.Int32 // goroutines between enter and leave, and the owner; 0: closed
-	closed atomic.Bool
+	users  atomic.Int32 // calls between enter and leave, plus 1 before close; 0: the descriptor is closed
+	closed atomic.Bool  // close was called
 }
 
-// init takes ownership of an eventfd.
+// init makes s the owner of an eventfd.
 func (s *sharedFD) init(fd int) {
 	s.fd = fd
 	s.users.Store(1)
 }
 
-// do calls f with the descriptor, unless it is closed.
+// do calls f with the descriptor, unless the descriptor is closed.
 func (s *sharedFD) do(f func(fd int)) {
 	if s.enter() {
 		f(s.fd)
@@ -33,7 +34,8 @@ func (s *sharedFD) do(f func(fd int)) {
 	}
 }
 
-// signal writes the eventfd once. It ignores errors: a full counter is a signal already.
+// signal adds 1 to the eventfd's counter, unless the descriptor is closed. If the counter is full, signal blocks, or
+// with O_NONBLOCK does nothing: a full counter is a signal already.
 func (s *sharedFD) signal() {
 	if !s.enter() {
 		return
@@ -64,7 +66,7 @@ func (s *sharedFD) leave() {
 	}
 }
 
-// close releases the owner's use, and does not wait for other users.
+// close ends the owner's use, and does not wait for other users. Further calls do nothing.
 func (s *sharedFD) close() {
 	if !s.closed.Swap(true) {
 		s.leave()
@@ -77,8 +79,8 @@ type EventReader struct {
 	iov [1][]byte
 }
 
-// Consume reads an eventfd and reports whether there was a signal. From Linux 5.8 on it never blocks, whatever
-// O_NONBLOCK is.
+// Consume reads an eventfd and reports whether there was a signal. From Linux 5.8 on it does not block, even without
+// O_NONBLOCK.
 func (r *EventReader) Consume(fd int) bool {
 	r.iov[0] = r.b[:]
 	n, err := unix.Preadv2(fd, r.iov[:], -1, unix.RWF_NOWAIT)
@@ -90,8 +92,8 @@ func (r *EventReader) Consume(fd int) bool {
 
 // event is an eventfd by which goroutines wake its owner, a goroutine that sleeps.
 //
-// The sleeper calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine that has work
-// for the sleeper makes the work visible first, and then calls Wake.
+// The owner calls Park, looks for work once more, and then sleeps, or calls Unpark. A goroutine that has work
+// for the owner makes the work visible first, and then calls Wake.
 type event struct {
 	file   sharedFD
 	parked atomic.Bool
@@ -114,13 +116,13 @@ func (e *event) Wake() {
 	}
 }
 
-// Park announces a sleep: from now on Wake signals.
+// Park announces a sleep: the next Wake writes the eventfd.
 func (e *event) Park() { e.parked.Store(true) }
 
-// Unpark cancels Park. A Wake in progress may end the next sleep early.
+// Unpark cancels Park. A Wake that is in progress may still write the eventfd, and so end the next sleep early.
 func (e *event) Unpark() { e.parked.Store(false) }
 
 func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
 
-// Close closes the descriptor. The owner must not be asleep.
+// Close closes the descriptor, or leaves that to a Wake in progress. The owner must not be asleep.
 func (e *event) Close() { e.file.close() }

@@ -11,7 +11,7 @@ import (
 // is up. The protocol is Park, look for work, Sleep or Unpark (see event).
 type Sleeper struct {
 	event
-	port    uint32 // 0: no port
+	port    uint32 // result of PortSerial: the wire.Link.Serial of a port; 0: no port
 	kicks   EventReader
 	fds     [2]unix.PollFd
 	watched [1]*Patience
@@ -31,12 +31,12 @@ func NewSleeper() (*Sleeper, error) {
 func (s *Sleeper) PortSerial() uint32 { return s.port }
 
 // Sleep sleeps until Wake, until a signal in kick (a frontend's eventfd; -1: none), or for at most d (negative:
-// no limit). It may end early. It consumes the signals, and reports whether kick had one.
+// no limit). It may end early. It consumes the signals, calls Unpark, and reports whether kick had a signal.
 func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 	return s.sleep(kick, d, nil)
 }
 
-// sleep is Sleep, during which p, if not nil, looks at the clock once a Step.
+// sleep is Sleep, during which p, if not nil, looks at the clock once a Step (Patience.Pass).
 func (s *Sleeper) sleep(kick int, d time.Duration, p *Patience) (kicked bool, err error) {
 	defer s.Unpark()
 	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
@@ -55,8 +55,8 @@ type nap struct {
 	step unix.Timespec
 }
 
-// poll waits until there is an event of fds, or for d (negative: no limit). Meanwhile each non-nil Patience in
-// watch looks at the clock once a Step. It may end early.
+// poll waits until there is an event of fds, or for d (negative: no limit). It may return early. Meanwhile all
+// non-nil Patiences in watch look at the clock once in the shortest of their Steps.
 func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error {
 	step := time.Duration(-1)
 	for _, p := range watch {
@@ -82,7 +82,7 @@ func (n *nap) poll(fds []unix.PollFd, d time.Duration, watch []*Patience) error 
 		switch {
 		case err == unix.EINTR:
 			for i := range fds {
-				fds[i].Revents = 0 // the kernel has not written it
+				fds[i].Revents = 0 // after an error the kernel has not set Revents
 			}
 			return nil
 		case err != nil:

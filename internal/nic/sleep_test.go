@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A sleeper wakes on Wake, on a kick, and when time is up, but not on a Wake from before its Park.
+// A Sleeper wakes on Wake, on a kick, and when time is up. A Wake before its Park does not write its eventfd.
 func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// steering is a State, and the tables compiled from it. It is immutable, except for the counts of flow counters.
+// steering is a State, and the tables compiled from it, or from the State as Sabotage.Steering has changed it. It is
+// immutable, except for the counts of flow counters.
 type steering struct {
 	state        *control.State
 	rules        *splitter.Rules
@@ -19,7 +20,8 @@ type steering struct {
 	flowCounters []*flowCounter
 }
 
-// compile makes the steering of a State. What has not changed comes from old, the previous steering.
+// compile makes the steering of a State. It takes the tables and flow counters that have not changed from old, the
+// previous steering.
 func compile(s *control.State, old *steering) (*steering, error) {
 	rules, err := compileRules(s.Rules, old)
 	if err != nil {
@@ -52,8 +54,8 @@ func (s *steering) counter(id uint32) *flowCounter {
 	return nil
 }
 
-// compileRules makes the table of a list of rules. If the list is the old one, with at most one more rule, it
-// compiles at most that rule.
+// compileRules makes the table of a list of rules. If the list is that in old with at most one more rule, compileRules
+// compiles at most this rule.
 func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
 	if old.state != nil {
 		n := len(old.state.Rules)
@@ -95,16 +97,16 @@ func rule(r *control.FlowRule) splitter.Rule {
 }
 
 type route struct {
-	home    int // queue of its flow
-	q       int // queue that gets the packet
+	home    int // receive queue of the packet's flow
+	q       int // receive queue that gets the packet: home, or Config.UnsplitQueue
 	split   bool
-	unsplit bool   // it should be split, but cannot be
-	hlen    uint32 // bytes for the header buffer, if split
-	hashed  bool
+	unsplit bool   // home has header split on, but the packet cannot be split
+	hlen    uint32 // bytes for the header buffer, if split; else 0
+	hashed  bool   // hash is valid
 	hash    uint32
 }
 
-// follow changes r from the route of packet before to that of pkt, the next one of the batch.
+// follow changes r from the route of the packet in before to the route of pkt, the next packet of the batch.
 func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
 	h, b := &pkt.Meta.Headers, &before.Meta.Headers
 	if h.Class != b.Class || h.Flow != b.Flow || h.AH || b.AH {
@@ -114,7 +116,7 @@ func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
 	p.split(s, pkt, r)
 }
 
-// steer finds the receive queue of a packet, and whether and where to split it.
+// steer sets r to the route of a packet: its receive queue, and whether and where to split the packet.
 func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	h := &pkt.Meta.Headers
 	r.home, r.hashed, r.hash = 0, false, 0
@@ -128,11 +130,11 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 			r.home = int(to)
 		case r.hashed:
 			r.home = int(s.rss.Queue(r.hash))
-		default: // no hash
+		default: // RSS does not hash the packet, or its table has one entry
 			r.home = int(s.rss.Table[0])
 		}
 	}
-	if r.home >= len(s.splits) { // does not happen: commands refuse such queues
+	if r.home >= len(s.splits) { // does not happen: commands refuse queues that do not exist
 		r.home = 0
 	}
 	p.split(s, pkt, r)
@@ -181,9 +183,10 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	return 0, false
 }
 
-// change makes a copy of the State, changed by f, the port's State. On an error the State stays.
+// change calls f with a copy of the port's State, and makes the copy, as f has changed it, the port's State. After an
+// error, the port keeps its State.
 func (p *Port) change(f func(s *control.State) error) error {
-	defer p.flushHeld() // flows may now move to other queues, and must not overtake their held frames
+	defer p.flushHeld() // flows may now move to other queues, and must not overtake their frames in held merges
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.changeLocked(f)
@@ -198,7 +201,7 @@ func (p *Port) add(f func(s *control.State) (id uint32, err error)) (id uint32, 
 	return id, err
 }
 
-// changeLocked does the work of change; the caller holds mu.
+// changeLocked is change without flushHeld. The caller holds mu.
 func (p *Port) changeLocked(f func(s *control.State) error) error {
 	old := p.steering.Load()
 	s := *old.state
@@ -206,7 +209,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 		return err
 	}
 	now, err := p.compile(&s, old)
-	if err != nil { // State should have refused it
+	if err != nil { // f should have refused the change
 		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
 	}
 	p.steering.Store(now)
@@ -216,9 +219,9 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 
 const defaultTableLen = 128
 
-// defaultRSS is the table that applies until a driver sets another: it spreads flows over the receive queues in use.
-// But a driver that has asked for Info binds queues, so for it the table has only queue 0, unless QueueSplits is
-// set. The caller holds mu.
+// defaultRSS returns the table that applies until a driver sets another: it spreads flows over the receive queues in
+// use (inUse). The table has only queue 0 if fewer than two queues are in use, or if the driver has asked for Info and
+// Config.QueueSplits is not set, because such a driver binds queues. The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
 		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
@@ -243,7 +246,7 @@ func (p *Port) applyDefaultRSS() {
 	p.flushSoon() // not flushHeld: the caller holds mu, and must not block in an interrupt
 }
 
-// SetDefaultRSS sets the receive queues in use, over which the default RSS table spreads flows.
+// SetDefaultRSS sets the receive queues in use, from which the port makes its default RSS table.
 func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

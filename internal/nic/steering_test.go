@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// commandPort makes a port whose queues see no packets.
+// commandPort makes a port with four receive queues, which are nil, so no test may deliver packets to it.
 func commandPort(t testing.TB, c Config) *Port {
 	t.Helper()
 	c.Name, c.MAC, c.MTU, c.QueuePairs, c.HeaderLimit = "a", wire.MAC{2, 0, 0, 0, 0, 1}, 1500, 4, 256
@@ -35,7 +35,8 @@ func ruleOf(i int) control.FlowRule {
 		Dst: netip.AddrFrom4([4]byte{10, 1, 0, 1}), SrcPort: uint16(i + 1), DstPort: 443, Queue: uint16(i % 4)}
 }
 
-// anyRule returns a rule with few fields and values, so that rules overlap.
+// anyRule returns a random TCP rule. Each of its addresses and ports is unset or has one of two values, so that rules
+// overlap.
 func anyRule(t *rapid.T) control.FlowRule {
 	r := control.FlowRule{Proto: 6, Queue: uint16(rapid.IntRange(0, 3).Draw(t, "queue"))}
 	r.IPv6 = rapid.Bool().Draw(t, "IPv6")
@@ -56,7 +57,8 @@ func anyRule(t *rapid.T) control.FlowRule {
 	return r
 }
 
-// After any commands a port steers as if its State had been compiled from nothing.
+// After each of a random sequence of commands, the port has the rules, splits, RSS key and RSS table that its State
+// has when compiled without an old steering. A refused command leaves the steering as it was.
 func TestSteeringIsTheState(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := commandPort(t, Config{})
@@ -111,7 +113,7 @@ func TestSteeringIsTheState(t *testing.T) {
 	})
 }
 
-// Concurrent commands take effect one after another, and lookups see the rules before or after each command.
+// Concurrent commands do not undo one another, and meanwhile each lookup finds one of the rules that match.
 func TestCommandsOneAfterAnother(t *testing.T) {
 	p := commandPort(t, Config{})
 	always := control.FlowRule{Proto: 6, DstPort: 443, Queue: 2}
@@ -160,7 +162,8 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// A flow counter keeps its counts while other commands run.
+// A flow counter keeps its counts when other commands change the State. After a reset, a counter with the same id
+// begins at 0.
 func TestMetersCountOn(t *testing.T) {
 	p := commandPort(t, Config{})
 	m := control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:5"),
@@ -282,7 +285,7 @@ func BenchmarkAddRules(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxRules, "ns/rule")
 }
 
-// BenchmarkSteer finds the queue and the split of a TCP packet.
+// BenchmarkSteer measures how long Port.steer takes to find the queue of a TCP packet, by RSS or by a rule.
 func BenchmarkSteer(b *testing.B) {
 	for _, rules := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {

@@ -10,23 +10,23 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Transmitter is the port's part of one transmit queue. It belongs to one goroutine at a time, started by dma.Go,
-// which is inside the epoch during Send.
+// Transmitter is the port's part of one transmit queue. It belongs to one goroutine at a time, which is inside the
+// epoch of the port's address space (dma.Space.Enter) during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
 	delta  delta
 
-	// uncounted is held from the delivery of a batch until it is counted: readers of counters, which take it, find
-	// every packet counted that a receiver has read.
+	// uncounted is held by Send from before it delivers a batch until it has counted the packets. Readers of counters
+	// wait for it first (settle), so that the counters include each packet that a receiver got before.
 	uncounted sync.Mutex
 	out       Counters
 	traffic   Traffic
-	flows     *flows.Shard // nil: no account of flows
+	flows     *flows.Shard // nil: the queue has no account of flows
 
-	bounce []dma.Segment // memory for the payloads of one batch that toHost copies
+	bounce []dma.Segment // memory for the payloads of one batch that toHost copies; nil until toHost needs it
 	marks  []mark
-	run    []*wire.Packet // for the switch: without control frames, and packets that wait for a link
+	run    []*wire.Packet // packets of a batch for the switch: all but control frames and packets that wait for a link
 	host   []dma.Segment  // segments of bounce that replace payloads
 	ctl    []byte         // a complete control frame
 	answer []byte
@@ -35,11 +35,11 @@ type Transmitter struct {
 
 type mark struct {
 	header uint32
-	skip   bool // a control frame, or it waits for a link
+	skip   bool // the packet is a control frame, or waits for a link
 	byMem  bytesByMem
 }
 
-// NewTransmitter makes a Transmitter for batches of at most batch packets.
+// NewTransmitter makes the Transmitter of the port's next transmit queue, for batches of at most batch packets.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
@@ -51,8 +51,9 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send carries out the control frames of a batch, delivers the other packets, and counts them. It sets every
-// Verdict. The packets are prepared, or they are retries (RelocatePayload), in their old order.
+// Send carries out the control frames of a batch, delivers the other packets unless they have to wait for a link, and
+// counts the delivered packets that are not Busy. It sets the Verdict of each packet. A packet is new and prepared
+// (wire.Packet.Prepare), or a retry, for which RelocatePayload was called; retries keep their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -117,8 +118,9 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost copies a packet's payload to bounce, to the slot with the number used, for a NIC that cannot reach GPU
-// memory in it peer to peer. It returns the next free slot.
+// toHost copies p's payload, which has GPU memory that the NIC cannot reach peer to peer, to the slot of bounce with
+// the number used, and makes the slot p's payload. It returns the number of the next free slot. The next batch uses the
+// slots again.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -129,7 +131,7 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
 	dst := t.host[used : used+1 : used+1]
 	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
-		// The payload's memory is gone: the receiver's copy will meet the same fault.
+		// The payload's memory is gone. p keeps its payload: a receiver's copy will meet the same fault.
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
@@ -139,7 +141,8 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	return used + 1
 }
 
-// count counts a packet unless it is Busy. A packet lost by the link counts as sent.
+// count counts a packet that is not Busy: as sent if it was taken or lost on a link (wire.DropLinkLoss), else as
+// dropped.
 func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	switch {
 	case p.Verdict.Kind == wire.Busy:
@@ -184,13 +187,14 @@ func (t *Transmitter) lose(p *wire.Packet, r wire.DropReason) {
 	}
 }
 
-// Discard counts a frame that the device model returned to its driver without making a packet of it.
+// Discard counts, as dropped for reason r, a frame that the device model returns to its driver without making a packet
+// of it.
 func (t *Transmitter) Discard(r wire.DropReason) {
 	t.discard(0, r)
 	t.delta.flush(&t.out)
 }
 
-// discard counts a frame that the NIC drops before the wire.
+// discard counts a frame that the NIC drops before the wire, at the queue and at the link.
 func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	t.delta.drop(payload)
 	if link := t.port.link.Load(); link != nil {
@@ -198,12 +202,14 @@ func (t *Transmitter) discard(payload uint64, r wire.DropReason) {
 	}
 }
 
-// isControl reports whether a packet is a control frame for the port: one without VLAN tags.
+// isControl reports whether a packet is a control frame for the port: to wire.ControlMAC, of type
+// wire.EtherTypeControl, and without VLAN tags.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }
 
-// command carries out a control frame, and passes the answer, if any, to putOwn.
+// command carries out a control frame, and passes the answer, if any, to putOwn. It drops a GSO packet, a frame that is
+// too long, and one whose memory cannot be read.
 func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
@@ -224,7 +230,7 @@ func (t *Transmitter) command(p *wire.Packet) {
 	}
 }
 
-// ownFrame makes a packet of a frame that has only headers.
+// ownFrame makes p the packet of a control frame from the port, b, which lies in p.Header as a whole.
 func ownFrame(p *wire.Packet, b []byte) {
 	*p = wire.Packet{Header: b}
 	p.Meta.Headers = splitter.Headers{Class: splitter.NotIP, EtherType: wire.EtherTypeControl, L3Off: splitter.EthLen,

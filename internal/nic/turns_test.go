@@ -19,7 +19,7 @@ func queuesOf(d *toy, n int, o nic.SenderOptions) (qs []*toyTx) {
 	return qs
 }
 
-// turnWaker is a waiter that only records its wake.
+// turnWaker is a nic.PortWaker that only records its wake.
 type turnWaker struct {
 	port  uint32
 	woken bool
@@ -28,8 +28,8 @@ type turnWaker struct {
 func (w *turnWaker) PortSerial() uint32 { return w.port }
 func (w *turnWaker) Wake()              { w.woken = true }
 
-// A sender that never sleeps looks for buffers before a waiting sender can run; both get about equal shares
-// all the same.
+// A sender that never sleeps looks for buffers before a waiting sender can run. As long as both have frames, about
+// equal numbers of their frames arrive.
 //
 // Invariant: nic: While other ports wait, a sender that is awake takes little more than its port's
 // share.
@@ -93,7 +93,8 @@ func TestAwakeSendersLeaveOthersTheirPart(t *testing.T) {
 func TestTurnsLoseNoWake(t *testing.T) {
 	for _, polled := range []bool{false, true} {
 		t.Run(map[bool]string{false: "threads", true: "pollers"}[polled], func(t *testing.T) {
-			o := nic.SenderOptions{Patience: 2 * testkit.Patience} // a retry at its end would hide a lost wake
+			// Longer than Eventually waits: when Patience ends, a Sender tries again, which would hide a lost wake.
+			o := nic.SenderOptions{Patience: 2 * testkit.Patience}
 			if polled {
 				o.Pollers = testkit.Must(nic.NewPollers(2, false))(t)
 				t.Cleanup(o.Pollers.Close)
@@ -140,7 +141,7 @@ func turnsLoseNoWake(t *testing.T, o nic.SenderOptions, rnd *rand.Rand) {
 			q.Start(-1, false)
 		}
 	}
-	var gaveUp, slow uint64 // a loaded machine may post late
+	var gaveUp, slow uint64 // slow: if a loaded machine posts buffers late, a Sender may find a receiver slow
 	for _, q := range qs {
 		testkit.Eventually(t, "each frame has come back", func() bool {
 			q.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The path goes from a chain on one guest's transmit ring to a used element on the other's receive ring.
+// The measured path goes from a chain on one guest's transmit ring to a used element on the other guest's receive ring.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
@@ -39,7 +39,7 @@ func TestPolledPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Header split puts headers into host memory and payload into the GPU, in a counted flow.
+// Payload goes from the sender's GPU to the receiver's, by header split, in a flow that a flow counter counts.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
@@ -122,7 +122,7 @@ func mergedAllocateNothing(t *testing.T, ro rawOptions) {
 				n += w.A.poll(1, used[:])
 			}
 		}
-		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // until all have come
+		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // until all frames have come
 			for _, u := range used[:k] {
 				w.B.repost(1, u)
 			}

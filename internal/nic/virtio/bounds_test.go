@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// handRing is a ring written by hand, whose chains need not be valid.
+// handRing is a virtqueue whose memory the test itself writes, so that chains need not be valid.
 type handRing struct {
 	g                 *suiteGuest
 	index             int
@@ -70,7 +70,7 @@ func put(table []byte, i int, b virtq.Buf, flags, next uint16) {
 	le.PutUint16(d[14:], next)
 }
 
-// chain adds a chain of descriptors, which publish makes available.
+// chain adds a chain with a descriptor for each of bufs, all with these flags. publish makes it available.
 func (r *handRing) chain(flags uint16, bufs ...virtq.Buf) {
 	head := r.next
 	for i, b := range bufs {
@@ -99,7 +99,7 @@ func (r *handRing) usedIdx() uint16 { return le.Uint16(r.used[2:]) }
 
 func repeat(b virtq.Buf, n int) []virtq.Buf { return slices.Repeat([]virtq.Buf{b}, n) }
 
-// pages adds n adjacent regions of a page each, and returns the first one's address.
+// pages shares n adjacent regions of guest memory, of a page each, and returns the address of the first one.
 func (g *suiteGuest) pages(n int) uint64 {
 	g.Helper()
 	const first = 1 << 44
@@ -109,7 +109,7 @@ func (g *suiteGuest) pages(n int) uint64 {
 	return first
 }
 
-// short fails the test if a list has more capacity than dma.KeepSegments.
+// short fails the test if any of the lists' capacities in room is more than dma.KeepSegments.
 func short(t *testing.T, what string, room ...int) {
 	t.Helper()
 	if n := slices.Max(room); n > dma.KeepSegments {
@@ -117,7 +117,7 @@ func short(t *testing.T, what string, room ...int) {
 	}
 }
 
-// Each chain has as many descriptors as possible, each across 500 regions.
+// Each chain has as many descriptors as possible, and the buffer of each descriptor lies across 500 regions.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -156,7 +156,8 @@ func TestMemoryBomb(t *testing.T) {
 	}
 }
 
-// Frames in as many pieces as allowed arrive, and frames of too many bytes do not.
+// Frames in as many descriptors as allowed arrive, and frames of too many bytes do not. Once the transmit queue's
+// worker waits for frames, the queue keeps no long segment lists.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -178,7 +179,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	for range 4 {
 		r.chain(0, bufs...)
 	}
-	for range 28 { // 4096 segments, 16 MiB
+	for range 28 { // chains of 4096 segments and 16 MiB
 		r.chain(0, repeat(virtq.Buf{Addr: base, Len: 4 * 4096}, virtq.MaxDescriptors)...)
 	}
 	r.publish()
@@ -199,7 +200,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	w.Moves(t)
 }
 
-// Posted walks over a bounded part of the ring, however long its chains are.
+// nic.Port.Posted looks at a bounded number of buffers of a ring with long chains, and takes no chain.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -212,7 +213,7 @@ func TestLookAtLongChains(t *testing.T) {
 		r.chain(vringWrite, repeat(virtq.Buf{Addr: addr, Len: 16}, virtq.MaxDescriptors)...)
 	}
 	r.publish()
-	for range 2 { // the second call finds the same
+	for range 2 { // the first call takes no chain
 		pieces := 0
 		w.Bad.Port().Posted(0, func(segs []dma.Segment) { pieces += len(segs) })
 		if pieces < 4096 || pieces >= 4096+virtq.MaxDescriptors {
@@ -226,7 +227,8 @@ func TestLookAtLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// The chains have about 2^29 descriptors in all, which the device returns without reading them.
+// The chains have about 2^29 descriptors in all. When split is turned off, the device returns the chains without
+// reading the descriptors.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -235,7 +237,7 @@ func TestSplitOffOverLongChains(t *testing.T) {
 	r := w.Bad.handRing(2)
 	w.Bad.SetSplit(1, true)
 	bufs := repeat(virtq.Buf{Addr: 0, Len: 300}, virtq.MaxSize)
-	for round := range 3 { // it can be repeated
+	for round := range 3 { // split can be turned on and off again
 		w.Bad.SetSplit(1, true)
 		r.next, r.entries = 0, 0
 		r.chain(vringWrite, bufs...)
@@ -262,7 +264,7 @@ func TestSplitOffOverLongChains(t *testing.T) {
 	w.Moves(t)
 }
 
-// A head outside the ring stops a queue that returns its chains.
+// A head outside the ring stops a queue that returns its chains because split is turned off.
 func TestSplitOffOverABadRing(t *testing.T) {
 	w := newWorld(t)
 	w.Bad.SetSplit(1, true)
@@ -279,7 +281,7 @@ func TestSplitOffOverABadRing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A sender walks over no more of a receiver's ring than a frame may need.
+// For a frame that does not fit, a sender walks over a bounded part of a receiver's ring.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -310,7 +312,8 @@ func TestSlowWalk(t *testing.T) {
 		for range 3 {
 			w.A.Send(0, tcp(w.A, w.Bad, 8000))
 		}
-		if n := r.usedIdx(); n != 3*5 || w.Bad.dev.Errors()[0] != "" { // returned: 5 of them have 5120 segments
+		// For each frame 5 chains are returned: they have 5120 segments, and the first 4 have no more than 4096.
+		if n := r.usedIdx(); n != 3*5 || w.Bad.dev.Errors()[0] != "" {
 			t.Errorf("%d chains are used, errors %v", n, w.Bad.dev.Errors())
 		}
 		for i := range 15 {
@@ -354,7 +357,7 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 		r.restart()
 	}
 	w.Moves(t)
-	testkit.Eventually(t, "a line", func() bool { // the monitor may log many stops of a queue as one
+	testkit.Eventually(t, "a line", func() bool { // the monitor may log many stops of a queue in one line
 		return strings.Contains(log.String(), "queue stopped")
 	})
 	lines, held := 0, 0
@@ -399,13 +402,13 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// Backlog returns how many frames wait, and whether the ring is nearly full.
+// Backlog returns how many frames wait in the ring, and whether the ring is nearly full.
 func TestBacklog(t *testing.T) {
 	const size = 256
 	for _, c := range []struct {
 		name    string
 		drop    uint64 // features not negotiated
-		buffers int    // of a frame
+		buffers int    // of each frame
 		frames  int
 		full    bool
 	}{

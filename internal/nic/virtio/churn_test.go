@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest connects, posts, stops, resets and hangs up again and again; frames between the other guests still
+// A guest connects, posts, stops, resets and hangs up again and again. Meanwhile frames from guest A to guest B
 // arrive.
 func TestChurnUnderTraffic(t *testing.T) {
 	testkit.Slow(t)
@@ -16,7 +16,7 @@ func TestChurnUnderTraffic(t *testing.T) {
 	go func() {
 		defer close(ended)
 		toBad, toB := tcp(w.A, w.Bad, 700), tcp(w.A, w.B, 900)
-		start := w.A.Next // each round reuses a's memory
+		start := w.A.Next // each round uses the same memory of A again
 		for {
 			select {
 			case <-stop:

@@ -12,14 +12,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// A merge that needs too many chains comes as its frames, and returns no chains unused.
+// The frames of a merge that needs too many chains arrive one by one, and the device returns no chain unused.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses no frame that fits alone.
 func TestMergeOfTooManyChains(t *testing.T) {
 	const (
 		frames = 30
 		pieces = 32
-		chain  = 8 * pieces // a frame may take 129 chains, which have room for less than the merge
+		chain  = 8 * pieces // bytes; a packet may take 129 chains, which are too short for all frames in one packet
 		chains = 200
 	)
 	w := newWorld(t)
@@ -64,7 +64,7 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// A queue that splits only frames from a threshold on does not merge shorter frames.
+// A queue that splits only frames with a minimum of payload (Threshold) does not merge frames with less.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
 // complete checksums.

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Errors that stop a queue.
+// Errors of a driver that stop a receive queue.
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
@@ -27,16 +27,18 @@ var (
 		"split wants", virtq.ErrBadChain, HeaderLimit)
 )
 
-// HeaderLimit is the length of the longest header that the device splits off.
+// HeaderLimit is how many bytes of a frame the device writes to a header buffer at most: a TCP packet's headers, or a
+// whole frame of another kind.
 const HeaderLimit = 256
 
 // Config describes a device.
 type Config struct {
-	Files *dma.Files // of this process, GPU memory included
+	Files *dma.Files // registry of the files that this process maps, GPU memory included
 	Port  nic.Config // New sets HeaderLimit and UnsplitQueue; QueuePairs 0 means 1
-	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS.
+	// SetMemTable keeps the device from offering CONFIGURE_MEM_SLOTS, so that a frontend uses SET_MEM_TABLE.
 	SetMemTable bool
-	// Patience is how long a frame waits for a receiver without buffers; 0: limits.Patience.Here().
+	// Patience is the most time for which the guest's frames wait for a receiver that takes no frame; 0:
+	// limits.Patience.Here().
 	Patience time.Duration
 }
 
@@ -56,28 +58,29 @@ type Device struct {
 	eventFDs nic.EventFDs // call and error eventfds of the queues
 	rssMu    sync.Mutex   // held by setDefaultRSS
 
-	// Used by the control goroutine.
+	// Used by the control goroutine, on which the frontend's requests are carried out.
 	mtu    uint16
 	status uint8
 	pair0  pair0
 
 	mu        sync.Mutex
 	stopped   map[int]string // under mu, by vring, for Errors
-	rssDue    bool           // under mu: the default RSS must be set again
-	failures  map[int]error  // under mu, by vring: not logged yet
+	rssDue    bool           // under mu: the monitor must call setDefaultRSS
+	failures  map[int]error  // under mu, by vring: why the queue stopped, not logged yet
 	unreached map[int]error  // under mu, by vring: unreachable memory, not logged yet
 
-	// Used by the monitor, by vring: a guest can break a queue and set it up again at any rate.
+	// Limits for the monitor's log lines, by vring: a guest can break a queue and set it up again at any rate.
 	stops, losses []nic.LogLimit
 }
 
-// pair0 records how the rings of queue pair 0 started since the last connection, reset or pause, for noteStart.
+// pair0 records how rings started since the last connection ended, or since the last reset or pause (SetStatus), for
+// noteStart.
 type pair0 struct {
-	rx, tx  bool // the ring has started
+	rx, tx  bool // this ring of queue pair 0 has started
 	goes    bool // a ring of any queue pair has continued a driver's work
-	decided bool
+	decided bool // both rings of queue pair 0 have started: noteStart calls DriverChanged no more
 	paused  bool // the guest was paused
-	moved   bool // a ring started at another place than where it stopped
+	moved   bool // a ring of queue pair 0 started at another place than where it stopped
 }
 
 var _ vhostuser.Device = (*Device)(nil)
@@ -127,8 +130,8 @@ func (d *Device) Port() *nic.Port { return d.port }
 // Space returns the guest's address space.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up or ctx ends. One call
-// at a time serves.
+// Serve serves a vhost-user frontend on conn, which it closes, until the frontend hangs up, there is an error, or ctx
+// ends. One call at a time serves; the others wait.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	select {
 	case d.serving <- struct{}{}:
@@ -218,7 +221,7 @@ func (d *Device) MTU(mtu uint16) error {
 // Status implements vhostuser.Device.
 func (d *Device) Status() uint8 { return d.status }
 
-// SetStatus implements vhostuser.Device. Status 0 counts as a pause of the guest.
+// SetStatus implements vhostuser.Device. Status 0 counts as a pause of the guest, and suspends RDMA.
 func (d *Device) SetStatus(s uint8) error {
 	if d.status = s; s == 0 {
 		d.port.SuspendRDMA(true)
@@ -244,12 +247,12 @@ func (d *Device) Reset() error {
 	return nil
 }
 
-// MemoryChanged implements vhostuser.Device: addresses of buffers are translated for each frame, and rings are
-// pinned.
+// MemoryChanged implements vhostuser.Device. It has nothing to do: addresses of buffers are translated for each frame,
+// and rings are pinned.
 func (d *Device) MemoryChanged() error { return nil }
 
-// Disconnected implements vhostuser.Device. The port keeps its state: the frontend may reconnect with the same
-// guest.
+// Disconnected implements vhostuser.Device. The port keeps what the driver's commands have set up: the frontend may
+// reconnect with the same guest.
 func (d *Device) Disconnected() {
 	for i := range d.MaxQueues() {
 		_, _ = d.StopQueue(i)
@@ -262,8 +265,9 @@ func (d *Device) Disconnected() {
 	d.pair0 = pair0{}
 }
 
-// noteStart records how a ring starts. When both rings of queue pair 0 have started, and no ring has continued a
-// driver's work, the driver is new, unless the guest was paused and both rings start where they stopped.
+// noteStart records how a ring starts. Once both rings of queue pair 0 have started, noteStart decides: the driver is
+// new (nic.Port.DriverChanged) if no ring has continued a driver's work so far, unless the guest was paused and both
+// rings start where they stopped.
 func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	d.port.SuspendRDMA(false)
 	p := &d.pair0
@@ -291,7 +295,7 @@ func (d *Device) recordStop(index int, err error) {
 	d.stopped[index] = err.Error()
 }
 
-// Errors returns the errors of stopped queues, by vring.
+// Errors returns the errors that have stopped queues, by vring, without queues that have started again since.
 func (d *Device) Errors() map[int]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

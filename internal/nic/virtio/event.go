@@ -33,15 +33,15 @@ func (c *call) set(fd int) {
 type vring struct {
 	dev   *Device
 	index int
-	call  call          // any goroutine uses call and fault
+	call  call          // call eventfd; any goroutine may use call and fault
 	fault call          // error eventfd
 	vq    *virtq.Device // nil: stopped
 	kick  int           // -1: stopped
 	left  virtq.Base    // where the ring last stopped. Used by the control goroutine
 	owed  bool          // the last interrupt was dropped (nic.Port.LoseInterrupt)
-	lost  bool          // unreached has reported unreachable memory since the start
+	lost  bool          // since the ring's start unreached has reported unreachable memory
 
-	features uint64 // under which the ring was opened
+	features uint64 // negotiated features at the ring's start
 	hdrLen   uint32 // of virtio_net_hdr
 }
 
@@ -55,7 +55,7 @@ func (v *vring) start(vq *virtq.Device, kick int, features uint64) {
 	v.features, v.hdrLen = features, netHdrLen(features)
 }
 
-// unreached reports that a chain's memory is unreachable, once for each start of the ring. It never waits.
+// unreached makes the monitor log that a chain's memory is unreachable, at most once for each start of the ring.
 func (v *vring) unreached(err error) {
 	if !v.lost {
 		v.lost = true
@@ -68,8 +68,9 @@ func (v *vring) unreached(err error) {
 	}
 }
 
-// shouldCall reports whether to interrupt the driver; wanted: the driver asks for it, or one was dropped (owed),
-// as the ring may have passed the driver's event index then.
+// shouldCall reports whether to interrupt the driver, and sets owed if the interrupt is to be dropped
+// (nic.Port.LoseInterrupt). wanted: the driver asks for an interrupt, or the last one was dropped. After a dropped one
+// the driver perhaps asks for none, because used.idx has passed the driver's event index.
 func (v *vring) shouldCall(wanted bool) bool {
 	if !wanted {
 		return false

@@ -11,14 +11,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// called reports whether ring i has been called since the last call of called.
+// called reports whether the device has fired ring i's call eventfd since the eventfd was last read.
 func (g *suiteGuest) called(i int) bool {
 	var b [8]byte
 	_, err := unix.Read(g.calls[i], b[:])
 	return err == nil
 }
 
-// The driver's event index, which the used index has passed, does not ask for the next interrupt.
+// The driver asks only for the first interrupt: then the used index has passed the driver's event index.
 //
 // Invariant: nic: After a dropped interrupt the next one is raised.
 func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
@@ -37,7 +37,7 @@ func TestLostCallIsMadeWithTheNextFrame(t *testing.T) {
 		nictest.Arrives(t, w.B, 0, &fs[i])
 	}
 	testkit.Equal(t, "lost", w.B.Port().Faults().LostInterrupts, 1)
-	// A dropped interrupt for completions is made up for at the next completion.
+	// After a dropped interrupt for a transmit completion, the next completion raises one.
 	w.B.Post(0, 2)
 	w.A.rings[1].EnableCall()
 	w.A.called(1)

@@ -34,7 +34,7 @@ type flooder struct {
 	wg   sync.WaitGroup
 }
 
-// begin makes each transmit queue send frame(mac, i), with i increasing from ring<<16 on.
+// begin makes each transmit queue send frame(mac, i) until end, with i increasing from the vring's index << 16 on.
 func (f *flooder) begin(frame func(mac wire.MAC, i int) []byte) {
 	for q := range len(f.rings) / 2 {
 		base, _ := f.Alloc(floodSlot * rawRing)
@@ -138,7 +138,8 @@ func floodSYN(from, to uint16) []byte {
 	return append(b, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, splitter.SYN, 4, 0, 0, 0, 0, 0)
 }
 
-// hostEcho returns a port of this machine that echoes UDP and accepts TCP connections.
+// hostEcho returns a port of 127.0.0.1, the same for UDP and TCP, at which this process echoes UDP datagrams and
+// listens for TCP connections.
 func hostEcho(t *testing.T) uint16 {
 	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
@@ -156,7 +157,8 @@ func hostEcho(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// answers returns a filter for IPv4 frames from one port to another, except TCP resets.
+// answers returns a function that reports whether a frame is an IPv4 packet of this protocol from one port to the
+// other, and no TCP reset.
 func answers(proto byte, from, to uint16) func(b []byte) bool {
 	return func(b []byte) bool {
 		return len(b) >= 42 && b[12] == 8 && b[13] == 0 && b[23] == proto && binary.BigEndian.Uint16(b[34:]) == from &&
@@ -166,7 +168,7 @@ func answers(proto byte, from, to uint16) func(b []byte) bool {
 
 type innocent struct{ *suiteGuest }
 
-// answerARP answers an ARP request of the gateway, which forgets a guest that does not answer.
+// answerARP answers the frame b if it is an ARP request for the guest's address, as a guest's network stack does.
 func (v *innocent) answerARP(b []byte) {
 	if len(b) < 42 || binary.BigEndian.Uint16(b[12:]) != splitter.EtherTypeARP || b[21] != 1 ||
 		b[41] != v.mac[5] {
@@ -198,7 +200,7 @@ func (v *innocent) asks(what string, frame []byte, accept func(b []byte) bool) {
 	}
 }
 
-// In TestFloods a guest makes requests to the gateway while other guests send floods or reset their devices.
+// In TestFloods a guest makes requests to the gateway while one or two others send floods or reset their devices.
 //
 // Invariant: stack/gateway: During a flood by one port of the switch, another port's frames are
 // neither lost nor refused.
@@ -213,7 +215,7 @@ func TestFloods(t *testing.T) {
 	elsewhere := netip.MustParseAddr("192.0.2.7")
 	type full func(g *gateway.Gateway, f *flooder) bool
 	busy := func(g *gateway.Gateway, _ *flooder) bool { return g.Link().Counters().Busy > 0 }
-	// The innocent guest gets a storm's broadcasts too, and must read them fast enough.
+	// stormRate limits the broadcasts of a flooder, in a second: the innocent guest gets them too, and must read them.
 	const stormRate = 100
 	storm := func(_ *gateway.Gateway, f *flooder) bool { return f.Port().Link().Counters().Drops[wire.DropStorm] > 0 }
 	for _, c := range []struct {
@@ -282,7 +284,7 @@ func TestFloods(t *testing.T) {
 					f.end()
 				}
 				drops := v.Port().Link().Counters().Drops
-				drops[wire.DropNoBuffer] = 0 // broadcasts of others
+				drops[wire.DropNoBuffer] = 0 // broadcasts of the flooders may find no buffer
 				testkit.Equal(t, "drops of the innocent guest", drops, [wire.NumDropReasons]uint64{})
 				testkit.Eventually(t, "the gateway's port has missed nothing but what it has given up itself", func() bool {
 					return g.Stats().OutGaveUp == g.Link().Counters().Drops[wire.DropNoBuffer]

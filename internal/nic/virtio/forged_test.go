@@ -33,7 +33,7 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 		src        wire.MAC
 		etherType  uint16
 		start, off uint16
-		want       uint16 // of the two bytes of the field
+		want       uint16 // value of the two bytes at start+off, if the NIC writes the checksum there
 	}{
 		{"source and type", wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}, 0x99b5, 11, 0, 0x0188},
 		{"type", w.Bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
@@ -68,8 +68,8 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames with a partial checksum in inner headers arrive with a complete one, except QinQ at a driver with
-// offloads.
+// Frames with a partial checksum behind VLAN tags, PPPoE, MPLS or a routing header arrive with a complete one. For QinQ
+// at a driver with offloads, the test does not check the checksum.
 func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 	for name, drop := range map[string]uint64{"offloads": 0, "none": fOffloads} {
 		t.Run(name, func(t *testing.T) {
@@ -89,9 +89,9 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 			binary.BigEndian.PutUint16(routed[4:], uint16(len(routed)-40))
 			for _, c := range []struct {
 				name  string
-				link  []byte // from the EtherType on
+				link  []byte // bytes between the MAC addresses and inner
 				inner []byte
-				l4    int // in inner
+				l4    int // offset of TCP in inner
 			}{
 				{"QinQ", []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x86, 0xdd}, packet, l4},
 				{"three tags", []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7, 0x86, 0xdd}, packet, l4},

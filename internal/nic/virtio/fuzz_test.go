@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// fuzzPatience (virtio.Config.Patience) is short: frames wait often, and the wait tests nothing.
+// fuzzPatience (virtio.Config.Patience) is short: frames often wait for a receiver, which tests nothing more.
 const fuzzPatience = time.Millisecond
 
 const (
@@ -100,7 +100,7 @@ func (g *fuzzGuest) step() {
 			g.avail[i]++
 		}
 		g.show(i, avail)
-	case 3: // back, or forward to entries that it has not written
+	case 3: // avail.idx goes back, or forward to entries that the guest has not written
 		i, _, avail, _ := g.parts(g.byte())
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
@@ -168,7 +168,7 @@ func (g *fuzzGuest) show(i int, avail []byte) {
 	g.kick(i)
 }
 
-// frontend does something that QEMU may do.
+// frontend makes one or more requests of a frontend, or reconnects, as the input selects.
 func (g *fuzzGuest) frontend() {
 	i := int(g.byte()) % len(g.rings)
 	switch g.byte() % 8 {
@@ -201,7 +201,7 @@ func (g *fuzzGuest) frontend() {
 	}
 }
 
-// fuzzWorld is a switch and two honest guests, which outlive an input.
+// fuzzWorld is a switch and two honest guests. All inputs use the same ones.
 type fuzzWorld struct {
 	files *dma.Files
 	sw    *wire.Switch
@@ -243,7 +243,7 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 	for i, f := range w.flows {
 		deadline := time.Now().Add(10 * time.Second)
-		for got := false; !got; { // the switch may have learnt a spoofed address
+		for got := false; !got; { // the first frames may be lost: the switch may have learnt a spoofed address
 			if time.Now().After(deadline) {
 				t.Fatalf("peer %d does not reach the other", i)
 			}
@@ -255,7 +255,8 @@ func (w *fuzzWorld) check(t *testing.T) {
 	}
 }
 
-// arrived reports whether the last frame sent is among the received ones.
+// arrived takes the frames received so far, posts their buffers again, and reports whether the last frame sent is among
+// them.
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
@@ -374,7 +375,7 @@ func seedCommand(seq byte, do func(*control.Client)) []byte {
 	return append([]byte{5, byte(f.Class), byte(f.Command), seq, 8 * seq, byte(len(f.Data))}, f.Data...)
 }
 
-// firstFrame is a control.Sender that keeps a frame and fails.
+// firstFrame is a control.Sender that keeps a copy of the frame, and returns an error so that the client gives up.
 type firstFrame []byte
 
 func (b *firstFrame) Send(frame []byte) error {

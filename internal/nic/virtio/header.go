@@ -37,8 +37,9 @@ func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
 func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
 func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
 
-// meta sets m from the virtio_net_hdr of a frame that a driver sends, without a check of csum_start and
-// csum_offset.
+// meta sets the fields of m for GSO and the checksum from the virtio_net_hdr of a frame that a driver sends. It returns
+// nic.ErrBadFrame for a GSO packet or a checksum request that the features or the other fields do not allow, but does
+// not check csum_start and csum_offset.
 func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
@@ -76,8 +77,8 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	return nil
 }
 
-// describe fills in virtio_net_hdr for a frame's receiver. csum: the receiver negotiated
-// VIRTIO_NET_F_GUEST_CSUM.
+// describe fills in virtio_net_hdr for a frame's receiver; hlen becomes hdr_len, and buffers num_buffers. csum: the
+// receiver negotiated VIRTIO_NET_F_GUEST_CSUM.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
 	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start
 	hi := uint32(uint16(buffers)) << 16 // csum_offset, num_buffers

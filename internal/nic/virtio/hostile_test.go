@@ -114,7 +114,7 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	}
 	testkit.Eventually(t, "frames that wait", func() bool { return w.B.dev.Port().Link().Counters().Busy > 0 })
 	base := w.A.base(1)
-	testkit.Equal(t, "base", base, 1) // the hello frame before
+	testkit.Equal(t, "base", base, 1) // only the hello frame was sent: the queue has put the others back
 	w.B.Post(0, n+1)
 	w.A.setup(1, base)
 	w.A.Sent(0)
@@ -129,7 +129,7 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w.Moves(t)
 }
 
-// A full call eventfd, even a blocking one, does not stall other guests.
+// Although a guest's call eventfd is full, and even if it is a blocking one, frames between other guests still arrive.
 func TestFullCallBlocksNobody(t *testing.T) {
 	for name, block := range map[string]bool{"non-blocking": false, "blocking": true} {
 		t.Run(name, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 			w.A.Post(0, 4)
 			w.Bad.Post(0, 4)
 			f := tcp(w.Bad, w.A, 6000)
-			if sender { // its payload lies behind the new end
+			if sender { // the frame lies behind the new end of the guest's memory
 				w.Bad.Add(0, &f, false)
 			}
 			w.Bad.OK(unix.Ftruncate(w.Bad.FD, 0))
@@ -201,7 +201,8 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Moves(t)
 }
 
-// A driver that continues its rings is not new.
+// When a frontend hangs up, the port keeps the driver's state. A driver whose rings then start anew does not inherit
+// the state.
 //
 // Invariant: nic/virtio: A new driver inherits no state of the previous one.
 func TestNewDriverInheritsNothing(t *testing.T) {

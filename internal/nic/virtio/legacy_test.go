@@ -15,11 +15,11 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// headers has the features that drivers lack. Only legacy has the shorter virtio_net_hdr.
+// headers has, by kind of driver, the features that the driver lacks. Only legacy has the shorter virtio_net_hdr.
 var headers = map[string]uint64{"modern": 0, "no MRG_RXBUF": fMrg, "no VERSION_1": fVersion1,
 	"legacy": fVersion1 | fMrg}
 
-// soon is for tests that wait in vain if the NIC misreads a virtio_net_hdr.
+// soon (rawOptions.wait) is for tests that wait in vain if the NIC misreads a virtio_net_hdr.
 const soon = 5 * time.Second
 
 // Invariant: nic/virtio: virtio_net_hdr is as long as the negotiated features say, in both
@@ -43,7 +43,7 @@ func TestHeaderIsAsLongAsFeaturesSay(t *testing.T) {
 					from, to := p[0], p[1]
 					for _, n := range []int{0, 1, 60, 1446} {
 						f := tcp(from, to, n)
-						if !offloads { // the receiver would not see a partial checksum
+						if !offloads { // such a driver neither sends nor receives partial checksums
 							f = whole(t, f)
 						}
 						to.Post(0, 1)
@@ -127,7 +127,7 @@ func TestHeaderInPieces(t *testing.T) {
 				a.Send(0, f)
 				nictest.Arrives(t, b, 0, &f)
 			}
-			// Without MRG_RXBUF a chain holds a frame: room for the header only is too little.
+			// Without MRG_RXBUF a frame takes a single chain: one with room for virtio_net_hdr only is too short.
 			before := b.Port().Link().Counters().Drops[wire.DropTooBig]
 			addr, _ := b.Alloc(b.hdr)
 			b.cookie++
@@ -142,7 +142,8 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// Chains are as Linux makes them for GUEST_TSO4 (19 descriptors), for an MTU of 9000 (5), and otherwise (1).
+// Without MRG_RXBUF each frame takes one chain. The chains of 19 descriptors, of 5, and of 1530 bytes are as Linux
+// makes them with GUEST_TSO4, with an MTU of 9000, and otherwise.
 func TestOneChainForEachFrame(t *testing.T) {
 	const tso4, tso6 = 1 << 7, 1 << 8
 	for _, c := range []struct {
@@ -150,8 +151,8 @@ func TestOneChainForEachFrame(t *testing.T) {
 		drop  uint64
 		sizes []uint32
 		mtu   uint16
-		fits  []int // payload lengths; of GSO packets if above the MTU
-		big   []int
+		fits  []int // payload lengths of frames that arrive; a frame above the MTU is a GSO packet
+		big   []int // payload lengths of frames that are dropped
 	}{
 		{"19 descriptors", 0, append([]uint32{12, 4080}, slices.Repeat([]uint32{4096}, 17)...), 9000,
 			[]int{1, 1448, 8946, 30000, 65000, 65495}, nil},
@@ -251,7 +252,7 @@ func TestLegacyDriverHasCommandsAndSplit(t *testing.T) {
 	}
 }
 
-// A frontend may set its driver's features while the rings run.
+// A frontend may set the negotiated features while the rings run.
 func TestFeaturesOfRunningRings(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient, wait: soon})
@@ -281,8 +282,8 @@ func TestFeaturesNotOfferedAreNamed(t *testing.T) {
 	}
 }
 
-// QEMU offers, and Linux accepts, sets that the specification does not allow (5.1.3.1): HOST_TSO4 without CSUM,
-// GUEST_TSO4 without GUEST_CSUM.
+// SetFeatures accepts any subset of these features. QEMU offers, and Linux accepts, sets that the specification does
+// not allow (5.1.3.1): HOST_TSO4 without CSUM, GUEST_TSO4 without GUEST_CSUM.
 func TestAnySetOfFeaturesIsServed(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 1500})

@@ -17,8 +17,8 @@ var _ nic.Monitored = (*monitored)(nil)
 // Kicked implements nic.Monitored.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it sets the default RSS, and logs errors of queues, which queues must not do
-// under their locks.
+// Tend implements nic.Monitored: it does what queues must not do under their locks. It sets the default RSS, if
+// requestRSS was called, and logs errors of queues.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()

@@ -22,14 +22,14 @@ type stream struct {
 	out   int // frames sent and not completed
 }
 
-// newStream prepares frames of payload bytes each; above the MTU they are GSO packets.
+// newStream makes a stream of frames of payload bytes each. With more than 1460 bytes they are GSO packets.
 func newStream(t testing.TB, payload int) *stream { return newStreamOf(t, payload, rawOptions{}) }
 
 func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 	files, sw := nictest.Switch(t)
 	ro.pairs, ro.mtu, ro.noGPU = 1, 1500, true
 	l := &stream{a: newRawGuest(t, files, sw, 0, ro), b: newRawGuest(t, files, sw, 1, ro)}
-	nictest.Hello(l.b) // the switch does not flood a learnt address
+	nictest.Hello(l.b) // the switch learns b's address, so that it does not flood frames to b
 	l.f = nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	if payload > 1460 {
 		l.f.GSO, l.f.MSS = splitter.GSOTCPv4, 1460
@@ -43,7 +43,7 @@ func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 		l.post(uint32(i))
 	}
 	l.b.publish(0)
-	for range 1000 { // frames are dropped while the receiver's ring has not started
+	for range 1000 { // until the receiver's ring has started, frames are dropped
 		l.Add(1)
 		l.Show()
 		l.Done(true)

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// pause does what QEMU's vhost_net_stop does. It returns the rings' bases.
+// pause stops the rings and sets status 0, as QEMU's vhost_net_stop does. It returns the rings' bases.
 func (g *suiteGuest) pause() (bases []uint32) {
 	g.Helper()
 	bases = g.bases()
@@ -58,7 +58,8 @@ type settings struct {
 	qpn        uint32
 }
 
-// setUp sends TCP to port 2000 to queue 1, and its payload to the GPU.
+// setUp gives the NIC commands: rules steer TCP to port 2000 to queue 1, which has header split on, and there are an
+// RSS table, a flow counter and an RDMA queue pair.
 func (g *suiteGuest) setUp() *settings {
 	g.Helper()
 	p := g.Port()
@@ -87,7 +88,7 @@ func (s *settings) gone() bool {
 		len(now.FlowCounters) == 0
 }
 
-// The guests stop and continue during a transfer between their GPUs.
+// One guest, or both, pause and continue between the frames of a transfer from GPU to GPU.
 //
 // Invariant: nic: After a pause by a frontend with RESET_DEVICE, a guest's NIC has the same state
 // as before.
@@ -148,7 +149,8 @@ func TestTransferGoesOnOverPauses(t *testing.T) {
 	}
 }
 
-// After status 0 of a frontend with RESET_DEVICE, the next start of the rings decides whether the driver is new.
+// After status 0 of a frontend with RESET_DEVICE, the next start of the rings decides whether the driver is new, and
+// with that, whether the NIC's state is cleared. Without RESET_DEVICE, status 0 clears it.
 //
 // Invariant: nic: After a pause by a frontend with RESET_DEVICE, a guest's NIC has the same state
 // as before.
@@ -222,7 +224,8 @@ func TestPauseAndReset(t *testing.T) {
 	}
 }
 
-// A ring stops at index 0 once in 2^16 chains.
+// A ring may stop at index 0, as it does once in 2^16 chains. A driver whose rings start at 0 is then the same one; but
+// if a ring stopped elsewhere, it is a new one.
 func TestPauseAtZero(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	g := newRawGuest(t, files, sw, 0, rawOptions{pairs: 2, mtu: 9000})
@@ -246,8 +249,8 @@ func TestPauseAtZero(t *testing.T) {
 	}
 }
 
-// A frame that waits for a receiver is sent once when its guest continues; one that waits for a stopped guest
-// is dropped.
+// A frame that waits for a receiver when its sender pauses arrives once after the sender continues. A frame that waits
+// for a receiver that pauses is dropped.
 func TestPauseWhileFramesWait(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	waits := func(f nictest.Frame) {

@@ -45,7 +45,7 @@ func wantsKicks(g *suiteGuest, n int) bool {
 	return le.Uint16(g.At(used+4+8*rawRing)) == uint16(n)
 }
 
-// TestPollersThatSleepWantKicks: the device asks the driver of an idle ring for kicks again.
+// After each frame the polling thread goes to sleep, and the device asks the driver for a kick at the next frame.
 func TestPollersThatSleepWantKicks(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, pollers: newPollers(t, 1, false)})
 	w.B.Post(0, 8)

@@ -39,7 +39,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
 		q.start(vq, v.Kick, features)
-		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
+		q.sender.Start(v.Kick, !v.Running) // a ring that has not run yet starts with the first kick
 		return nil
 	}
 	return d.rx[v.Index/2].open(vq, &v, features)
@@ -73,7 +73,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
-// SetCall implements vhostuser.Device. It fires the new eventfd once: a call to the old one may be lost.
+// SetCall implements vhostuser.Device. It fires the new eventfd once: a call to the old one may have been lost.
 func (d *Device) SetCall(index, fd int) error {
 	call := &d.vring(index).call
 	call.set(fd)
@@ -113,7 +113,7 @@ func (d *Device) EnableQueue(index int, on bool) error {
 }
 
 func (d *Device) setDefaultRSS() {
-	d.rssMu.Lock() // the port gets the latest list last
+	d.rssMu.Lock() // so that the last list that the port gets is the latest
 	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
@@ -131,12 +131,13 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 	}
 	d.port.FlushRx(index / 2)
 	base = d.rx[index/2].shut()
-	d.port.FlushRx(index / 2) // drops frames that the port has held since the first FlushRx
+	d.port.FlushRx(index / 2) // for frames that the port still holds: the stopped queue refuses them
 	d.setDefaultRSS()
 	return base, nil
 }
 
-// shut stops the queue, and closes the descriptors that the frontend gave for it if it had a ring.
+// shut stops the queue and returns where its ring goes on, as StopQueue does. If the queue had a ring, shut closes the
+// descriptors that the frontend gave for it.
 func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {

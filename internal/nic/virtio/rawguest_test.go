@@ -28,7 +28,7 @@ import (
 
 var le = binary.LittleEndian
 
-// suiteGuest is a vhost-user frontend whose rings the test fills.
+// suiteGuest is a nictest.Guest: a vhost-user frontend, and the driver of its rings.
 type suiteGuest struct {
 	*nictest.Memory
 	nictest.Sender
@@ -47,7 +47,7 @@ type suiteGuest struct {
 
 	posted [3]map[uint32][]virtq.Buf
 	cookie uint32
-	used   [3][]virtq.Used // not yet received by the test
+	used   [3][]virtq.Used // by receive queue: polled, but not yet returned by next
 	flight [3]int          // frames sent and not completed
 }
 
@@ -55,7 +55,7 @@ type rawOptions struct {
 	pairs int
 	mtu   uint16
 	drop  uint64
-	ring  uint16 // 0: rawRing
+	ring  uint16 // size of the rings; 0: rawRing
 	noGPU bool
 	p2p   bool
 	table bool
@@ -69,7 +69,7 @@ type rawOptions struct {
 	pollers  *nic.Pollers
 	wait     time.Duration // how long poll waits for the NIC; 0: 20 s
 	sabotage *nic.Sabotage
-	claims   bool // wire.Identity is checked
+	claims   bool // the link checks source addresses (wire.Identity)
 	storm    int
 }
 
@@ -78,7 +78,7 @@ const (
 	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
 	rawBehind  = 4096
-	rawUser    = 0x7f0000000000 // of guest-physical 0
+	rawUser    = 0x7f0000000000 // user address of guest-physical address 0
 	rawRing    = 256
 	poison     = 0xee
 
@@ -91,7 +91,7 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newSuiteGuest makes a guest whose address the switch has learnt. It sets the RSS table that the port has.
+// newSuiteGuest makes a guest whose address the switch has learnt. It calls SetRSS with the RSS that the port has then.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := newStockGuest(t, files, sw, i, o)
@@ -109,7 +109,7 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newRawGuest attaches a NIC to the switch, and guest i, whose rings run, to the NIC.
+// newRawGuest makes a NIC, attaches it to the switch, connects guest i to it, and starts the guest's rings.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
@@ -146,7 +146,7 @@ func (g *suiteGuest) connect(o rawOptions) {
 	}
 }
 
-// dial attaches a frontend with the memory as it is.
+// dial connects a frontend, negotiates features, and shares the guest's memory, which it leaves as it is.
 func (g *suiteGuest) dial(o rawOptions) {
 	g.Helper()
 	near, far := testkit.SocketPair(g)
@@ -182,7 +182,7 @@ func (g *suiteGuest) negotiate(o rawOptions) {
 	g.OK(err)
 }
 
-// redial hangs up and attaches another frontend of the same guest, whose rings continue from base.
+// redial hangs up and connects another frontend of the same guest. Ring i continues at base(i).
 func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
 	g.Helper()
 	g.hang()
@@ -215,7 +215,7 @@ func (g *suiteGuest) usedIdx(i int) uint32 {
 func (g *suiteGuest) setup(i int, base uint32) {
 	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
-	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: frames of a disabled ring are dropped
+	g.OK(g.front.SetEnable(i, true)) // before the ring starts, as QEMU does: a disabled ring drops frames
 	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: g.ring, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
 	g.kick(i)
@@ -247,7 +247,8 @@ func (g *suiteGuest) publish(i int) {
 	}
 }
 
-// poll sleeps on the call eventfd until ring i has used a chain.
+// poll waits until ring i has used chains, asleep on the ring's call eventfd, and returns how many it has put into dst.
+// After g.wait it ends the test.
 func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(g.wait); ; {
 		n, err := g.rings[i].Poll(dst)
@@ -407,10 +408,10 @@ func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
 	u := g.next(q)
 	bufs := g.posted[q][u.Cookie]
 	if f.Split = len(bufs) == 2; u.Len == 0 {
-		return f // returned unused
+		return f // the device has returned the chain unused
 	}
 	first := g.At(bufs[0].Addr)[:bufs[0].Len]
-	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // a legacy header has no num_buffers
+	hdr := append(first[:g.hdr:g.hdr], 1, 0)[:12] // a legacy header has no num_buffers: it gets num_buffers 1
 	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
 	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
 	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Without GET_VRING_BASE the rings continue at the used ring's index.
+// If the frontend has not asked by GET_VRING_BASE where the rings stopped, the rings continue at used.idx.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing; neither does a
 // reconnect of the frontend.
@@ -28,7 +28,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 					out.send()
 					in.send()
 					out.receive(t)
-					if round%2 == 0 || in.sent-in.next > 40 { // otherwise b's frames would wait for buffers of a
+					if round%2 == 0 || in.sent-in.next > 40 { // otherwise B's frames would wait: A has posted 64 buffers
 						in.receive(t)
 					}
 				}
@@ -48,7 +48,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.A.flight[0] > 0 { // frames that wait need a buffer
+			for w.A.flight[0] > 0 { // frames of A that wait need buffers, which receive posts again
 				out.receive(t)
 				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
 				w.A.OK(err)
@@ -70,7 +70,7 @@ type numbered struct {
 	frame      nictest.Frame
 	sent, next uint32 // numbers of the next frame to send, and of the next one expected if none is lost
 	got        uint32
-	bufs       []virtq.Buf // by number
+	bufs       []virtq.Buf // by number modulo inFlight, as mems
 	mems       [][]byte
 }
 

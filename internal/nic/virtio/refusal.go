@@ -7,9 +7,9 @@ import "vnic.dev/vnic/internal/nic"
 type refusal struct {
 	result     nic.Result // PutNoBuffer or PutTooBig
 	generation uint64     // Generation of the space
-	chains     int        // that the walk looked at
-	all        bool       // chains were all available chains
-	room       uint32
+	chains     int        // how many chains the walk looked at; 0: no refusal is recorded
+	all        bool       // these were all available chains
+	room       uint32     // that these chains have (see roomFor)
 }
 
 func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
@@ -26,7 +26,8 @@ func (q *rxQueue) remember(f *nic.Frame, n int, all bool, res nic.Result) {
 	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, all, q.room}
 }
 
-// recall returns the recorded result if frame f would be refused again.
+// recall returns the recorded result if f needs more room than the chains of the recorded walk have, and the walk would
+// find the same chains and memory again.
 func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
 	r := q.refusalOf(f)
 	if r.chains == 0 || q.roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
@@ -43,8 +44,8 @@ func (q *rxQueue) forget() {
 	}
 }
 
-// full reports whether the descriptor table has no room for another chain as short as the shortest of the n
-// available ones.
+// full reports whether the descriptor table has too few free descriptors for another chain with as few of them as the
+// shortest of the n available chains.
 func (q *rxQueue) full(n int) bool {
 	free, least := int(q.vq.Size()), int(q.vq.Size())
 	for i := range n {

@@ -12,16 +12,18 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// refusing is a receive ring, written by hand. Each chain is an indirect table.
+// refusing is a receive ring whose memory the test itself writes. Each chain is an indirect table. longs, shorts and
+// large are the addresses of tables.
 type refusing struct {
 	*handRing
 	worker *wire.Worker
 	longs  uint64 // a buffer of 64 bytes and 64 empty ones; a frame may use 64 such tables
-	shorts uint64 // 100 bytes
-	large  uint64 // 16 KiB
+	shorts uint64 // a buffer of 100 bytes
+	large  uint64 // a buffer of 16 KiB
 }
 
-// long is the number of descriptors in longs: 63 such tables have 4095, which is below the limit.
+// long is the number of descriptors in longs: 63 such tables have 4095, and for one frame the device takes no further
+// chain when it has more than 4096.
 const long = 65
 
 func newRefusing(g *suiteGuest, vring int) *refusing {
@@ -76,7 +78,8 @@ func (r *refusing) unreadDuring(f func()) {
 	copy(r.desc, good)
 }
 
-// unread fails the test if the queue reads a chain for frames of n bytes and more.
+// unread fails the test if the queue reads a chain for any of a thousand frames with n bytes of payload and more, or if
+// a frame's Verdict is another than want.
 func (r *refusing) unread(what string, n int, want wire.Verdict) {
 	r.g.Helper()
 	i := -1
@@ -103,7 +106,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.unread("not enough", 4000, busy)
 		r.wants("one that fits", 10, taken)
 		r.wants("fewer", 4000, busy)
-		r.unread("fewer", 3800, busy) // 60 have room for 3840 bytes, headers and virtio_net_hdr included
+		r.unread("fewer", 3800, busy) // 60 chains are left, for 3840 bytes, headers and virtio_net_hdr included
 		r.wants("exactly", 3840-66-12, taken)
 		testkit.Equal(t, "chains used", r.usedIdx(), 62)
 		r.post(10, r.longs)
@@ -127,7 +130,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		}
 		flow()
 		r.unreadDuring(flow)
-		r.post(70, r.longs) // each frame has room now; all merged would need more than 4096 pieces
+		r.post(70, r.longs) // now there is room for each frame; all in one packet would need more than 64 chains
 		for i, v := range nictest.DeliverFlow(t, w.Bad, r.worker, 3, 2000) {
 			if v.Kind != wire.Taken {
 				t.Errorf("frame %d: %v; errors %v", i, v, w.Bad.dev.Errors())
@@ -196,7 +199,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.wants("enough", 4000, taken)
 		w.Moves(t)
 	})
-	t.Run("the same place", func(t *testing.T) { // after 2^16 chains
+	t.Run("the same place", func(t *testing.T) { // the ring's indexes are the same again after 2^16 chains
 		for name, use := range map[string]func(r *refusing, n int){
 			"taken": func(r *refusing, n int) {
 				for range n {
@@ -241,7 +244,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 				for left := 1<<16 - 64; left > 0; left -= min(left, 1<<14) {
 					use(r, min(left, 1<<14))
 				}
-				testkit.Equal(t, "chains used", r.usedIdx(), 0) // 2^16
+				testkit.Equal(t, "chains used", r.usedIdx(), 0) // 2^16 chains: used.idx has wrapped
 				r.post(1, r.large)
 				r.wants("enough", 8000, taken)
 				w.Moves(t)
@@ -256,12 +259,12 @@ func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		descs  int
-		pieces int // of the descriptors, how many are buffers of one byte
-		each   int // chains used
+		pieces int // of the descriptors, how many are buffers of one byte; the first has 64, and the rest are empty
+		each   int // chains that are returned for each frame; the comments below count their descriptors
 	}{
-		{"64 chains", long, 0, 64},                       // 4095 before the last one
+		{"64 chains", long, 0, 64},                       // 4095 before the last chain
 		{"many descriptors", virtq.MaxDescriptors, 0, 5}, // 4096 in 4 of them
-		{"a few more", 64, 0, 65},                        // 4096 before the last one
+		{"a few more", 64, 0, 65},                        // 4096 before the last chain
 		{"too many for one more", 67, 0, 62},             // 4154
 		{"many segments", virtq.MaxDescriptors, virtq.MaxDescriptors - 1, 5},
 	} {
@@ -378,7 +381,7 @@ func BenchmarkManyChains(b *testing.B) {
 func BenchmarkRefused(b *testing.B) {
 	for _, c := range []struct {
 		name    string
-		buffers int // of one byte in each chain, among empty ones
+		buffers int // how many descriptors of a chain have buffers of one byte (the first: 12); the others are empty
 		post    int
 	}{{"empty buffers", 1, 4}, {"too little, empty buffers", 1, 5}, {"too little, some pieces", 64, 5},
 		{"too little, most pieces", virtq.MaxDescriptors, 5}} {
