@@ -142,7 +142,7 @@ func (s *PageServer) Serve(ctx context.Context) error {
 }
 
 // take queues a request for the workers, unless its MR is not the server's, it is queued or with a worker, the queue
-// is full, or a list has it that may be older than its answer. It does not wait for room.
+// is full, or a list that may be older than its answer names it. It does not wait for room.
 func (s *PageServer) take(r control.PageRequest, listed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
