@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// RemoteError is the other end's error.
+// RemoteError is the error with which the other end answered a request Op. Text has passed Options.Plain, if that is
+// set.
 type RemoteError struct{ Op, Text string }
 
 func (e *RemoteError) Error() string { return e.Op + ": " + e.Text }
@@ -50,11 +51,13 @@ type Conn interface {
 // Options configure a Client.
 type Options struct {
 	Protocol
-	MaxRequest int                      // bound of a sent line, in bytes
-	Strict     bool                     // a malformed line fails the Client (Fail); else it is skipped
-	Closed     func(error) error        // converts an error of the connection or of a line to that of Client.Err
-	Event      func(*Message) error     // an error fails the Client (Fail); nil: events are ignored
-	Plain      func(text string) string // cleans the text of a RemoteError; nil: unchanged
+	MaxRequest int  // bound of a sent line, in bytes, with its newline
+	Strict     bool // a line that is too long or is no message fails the Client (Fail); without Strict it is skipped
+	// Closed is required. It converts a read's error, or with Strict an error of a line, to Client.Err's.
+	Closed func(error) error
+	// Event gets each event. Its error fails the Client (Fail). If Event is nil, events are ignored.
+	Event func(*Message) error
+	Plain func(text string) string // cleans the text of a RemoteError; nil: unchanged
 }
 
 // NewClient takes ownership of conn, and starts to read it.
@@ -66,34 +69,36 @@ func NewClient(conn Conn, o Options) *Client {
 	return c
 }
 
-// Done returns a channel that is closed when the connection has ended or Fail was called; then Err returns
-// the cause.
+// Done returns a channel that is closed when the Client stops reading the connection, or when Fail was called; then
+// Err returns the cause.
 func (c *Client) Done() <-chan struct{} { return c.open.Done() }
 
-// Err returns nil until Done, then the cause.
+// Err returns nil until Done's channel is closed, then the cause.
 func (c *Client) Err() error { return context.Cause(c.open) }
 
-// Dropped returns the number of malformed lines that were skipped.
+// Dropped returns the number of lines that were skipped because they were too long or no messages. With Options.Strict
+// it is 0.
 func (c *Client) Dropped() int { return int(c.dropped.Load()) }
 
-// Close closes the connection and waits for its reader.
+// Close closes the connection and waits for the goroutine that reads it.
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	c.reading.Wait()
 	return err
 }
 
-// Fail ends the calls with err, but does not close the connection. Later errors have no effect.
+// Fail ends the calls that wait for answers, and later ones, with err. It does not close the connection. After the
+// Client's first error Fail has no effect.
 func (c *Client) Fail(err error) { c.end(err) }
 
 // Call sends a request and decodes its result into out, unless out is nil. If ctx ends while Call waits for the
-// answer, it asks the other end to cancel, and waits no longer.
+// answer, Call tries for limits.AgentCancel to send the other end a cancellation, and returns without the answer.
 func (c *Client) Call(ctx context.Context, op string, args, out any) error {
 	return c.CallProgress(ctx, op, args, out, nil)
 }
 
-// CallProgress is Call with a function that gets progress messages. The function must not block or call the
-// Client.
+// CallProgress is Call with a function that gets the request's progress messages; nil: none. The function must not
+// block or call the Client.
 func (c *Client) CallProgress(ctx context.Context, op string, args, out any, progress func(json.RawMessage)) error {
 	err := c.call(ctx, op, args, out, progress)
 	if err != nil && !errors.As(err, new(*RemoteError)) {
@@ -123,7 +128,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
 	}()
-	// the answer may have come before the other end closed
+	// after EPIPE: the other end may have answered before it closed the connection
 	if err := c.Send(ctx, m); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return err
 	}
@@ -131,7 +136,7 @@ func (c *Client) call(ctx context.Context, op string, args, out any, progress fu
 	case r := <-k.reply:
 		return c.finish(op, r, out)
 	case <-c.Done():
-		select { // the last line may have come
+		select { // the answer may have come before the end
 		case r := <-k.reply:
 			return c.finish(op, r, out)
 		default:
@@ -162,7 +167,7 @@ func (c *Client) finish(op string, r *Message, out any) error {
 	return nil
 }
 
-// Send writes m. It gives up if ctx ends.
+// Send writes m. If ctx ends before m is written, Send gives up, and may leave an incomplete line.
 func (c *Client) Send(ctx context.Context, m *Message) error {
 	select {
 	case c.sending <- struct{}{}:

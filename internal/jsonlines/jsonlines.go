@@ -1,13 +1,12 @@
 // Package jsonlines frames messages between processes of vnic as JSON, one object a line.
 //
-// A request is {"id":1,"op":"hello","args":{...}}. The other end answers by {"id":1,"progress":...} any
-// number of times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks
-// the other end to end a request early. A line without an id is an event, {"event":"boot"}, which has no
-// answer. The first message of each end also has "hello": the versions of its vnic and of its protocol
-// (package version).
+// A request is {"id":1,"op":"hello","args":{...}}. The other end answers by {"id":1,"progress":...} any number of
+// times, and finally by {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks the other end to end a
+// request early. An event, {"event":"boot"}, has no id and no answer. The first message of each end also has "hello":
+// the versions of its vnic and of its protocol (package version).
 //
-// Neither end trusts the other: a line has a maximum length, and after a malformed line Reader.Next reads the
-// next one.
+// Neither end trusts the other: a line has a maximum length, and after the error for a malformed line the next call
+// of Reader.Next reads the next line.
 package jsonlines
 
 import (
@@ -22,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// Message is a line: a request, an answer or an event.
+// Message is a line: a request, its cancellation, its progress, its answer, an event, or only a Hello.
 type Message struct {
 	ID       uint64          `json:"id,omitempty"`
 	Op       string          `json:"op,omitempty"`
@@ -32,7 +31,7 @@ type Message struct {
 	Error    *string         `json:"error,omitempty"`
 	Progress json.RawMessage `json:"progress,omitempty"`
 	Event    string          `json:"event,omitempty"`
-	Say      string          `json:"say,omitempty"` // again the event, for hosts of version 780d5150
+	Say      string          `json:"say,omitempty"` // "hello" in vnic run's event hello, for a vnic of commit 780d5150
 	Hello    *version.Hello  `json:"hello,omitempty"`
 }
 
@@ -44,7 +43,8 @@ type Protocol struct {
 	Fix     string // advice in a version.Error
 }
 
-// Errors of one line: it is too long, or it is no JSON object with the fields of a message.
+// Errors of one line. ErrTooLong: it is longer than the Reader or the Writer allows. ErrNoMessage: it is no JSON
+// object, a field has a wrong type, or id, event and hello are missing.
 var (
 	ErrTooLong   = errors.New("message too long")
 	ErrNoMessage = errors.New("this is no message")
@@ -60,7 +60,7 @@ type Reader struct {
 	p       Protocol
 	r       *bufio.Reader
 	line    []byte
-	rest    bool // the rest of a line that is too long follows
+	rest    bool // the next bytes are the rest of a line that was too long
 	greeted bool // the first message has come
 	refused error
 }
@@ -70,8 +70,8 @@ func NewReader(r io.Reader, p Protocol) *Reader {
 	return &Reader{p: p, r: bufio.NewReaderSize(r, 4096)}
 }
 
-// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. If the first message is
-// of another version of the protocol, Next returns a version.Error with each message.
+// Next returns the next message. After ErrTooLong and ErrNoMessage the next call reads on. If the first message has
+// no Hello, or another version of the protocol, Next returns a version.Error with each message.
 func (r *Reader) Next() (*Message, error) {
 	var line []byte
 	for len(line) == 0 {
@@ -120,15 +120,15 @@ func (r *Reader) readLine() ([]byte, error) {
 	}
 }
 
-// Writer writes whole lines. After an incomplete write it begins with a newline. It may be used from several
-// goroutines.
+// Writer writes messages as lines. After an incomplete write, Send first writes a newline. Send and Answer may be
+// called from several goroutines.
 type Writer struct {
 	w   io.Writer
 	max int
 
 	mu     sync.Mutex
 	hello  *version.Hello // under mu; nil: sent
-	broken bool           // under mu: the last line has no newline
+	broken bool           // under mu, but for Resume: the last line may lack its newline
 }
 
 // NewWriter makes a Writer of lines of at most max bytes, with the newline.
@@ -137,10 +137,12 @@ func NewWriter(w io.Writer, protocol, max int) *Writer {
 	return &Writer{w: w, max: max, hello: &ours}
 }
 
-// Resume makes the next Send begin with a newline: another process may have left a line incomplete.
+// Resume makes the next Send begin with a newline, as another process may have left a line incomplete. No other
+// method may run meanwhile.
 func (w *Writer) Resume() { w.broken = true }
 
-// Send writes a message.
+// Send writes m, the Writer's first message with our versions as its Hello, later ones without Hello. If the line is
+// longer than the Writer allows, Send writes nothing and returns an error that wraps ErrTooLong.
 func (w *Writer) Send(m *Message) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,11 +166,12 @@ func (w *Writer) Send(m *Message) error {
 	return nil
 }
 
-// Answer answers a request with its result or an error; a result that is too long becomes an error.
+// Answer answers a request with err, or if that is nil with result. A result that is too long or cannot be encoded
+// becomes an error.
 func (w *Writer) Answer(id uint64, result any, err error) error {
 	m := &Message{ID: id}
 	if err == nil {
-		m.OK, err = json.Marshal(result) // null for nil
+		m.OK, err = json.Marshal(result) // a nil result becomes null
 	}
 	for range 2 {
 		if err != nil {

@@ -40,7 +40,7 @@ func (w *shortWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// A line that is too long is an error, and the next line can be read.
+// Next returns an error for a line that is too long, keeps little of it, and then reads the next line.
 func TestLongLinesAreSkipped(t *testing.T) {
 	r := NewReader(strings.NewReader(strings.Repeat("x", 100*maxLine)+"\n{\"id\":1}\n{\"id\":2}"), protocol)
 	testkit.ErrorIs(t, testkit.Err(r.Next()), ErrTooLong)
@@ -56,7 +56,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// never is a reader that fails the test when somebody reads it.
+// never is a reader that fails the test when it is read.
 type never struct{ t *testing.T }
 
 func (n never) Read([]byte) (int, error) {
@@ -64,7 +64,8 @@ func (n never) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// Messages of another protocol version are refused.
+// If the first message has another protocol version or none, Next returns a version.Error with it and with the next
+// message.
 func TestFirstMessageDecides(t *testing.T) {
 	for first, want := range map[string]string{
 		`{"id":1,"hello":{"protocol":2,"vnic":"other"}}`: "",
@@ -99,7 +100,7 @@ func TestAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// A decoded message keeps its id, event, operation and cancellation when it is encoded and decoded again.
+// A decoded message with an id or event keeps its id, event, operation and cancellation if encoded and decoded again.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"id\":1,\"ok\":null}\n\n{\"event\":\"boot\"}\r\n"))
 	f.Add([]byte("{\"id\":1,\"error\":\"x\",\"progress\":[1]}\nhalf"))
@@ -133,7 +134,7 @@ func checkWritten(t *testing.T, m *Message) {
 	wide := protocol
 	wide.MaxLine = 100 * maxLine
 	m, err := NewReader(strings.NewReader(out.String()), wide).Next()
-	if m.ID == 0 && m.Event == "" { // only a hello
+	if m.ID == 0 && m.Event == "" { // the message had only a hello, which Send replaces
 		return
 	}
 	testkit.OK(t, err)

@@ -34,7 +34,8 @@ func (h *nicOfBuffers) Send(frame []byte) error {
 	return nil
 }
 
-// poisoner is a GPU that writes to the CPU's mapping of a window, displaced by p.wrong bytes.
+// poisoner is a GPU whose jobs fill memory of the window w with their Seed, from p.wrong bytes after the right place
+// on.
 type poisoner struct {
 	w     *Window
 	wrong uint64
@@ -50,8 +51,8 @@ func (p *poisoner) RunJob(_ context.Context, j control.Job) (control.JobStatus, 
 	return control.JobStatus{State: control.JobDone}, nil
 }
 
-// The check of a window finds memory that is not where the NIC reports it, and leaves no mark in memory that
-// is.
+// After a success checkWindow has cleared its marks and unregistered its buffers. It fails with EIO if a GPU writes
+// elsewhere than the NIC reports.
 func TestCheckOfAWindowClearsItsMarks(t *testing.T) {
 	h := &nicOfBuffers{}
 	h.client, h.dispatcher = control.NewClient(h, control.ClientOptions{}), control.NewDispatcher(h)

@@ -17,7 +17,7 @@ import (
 type channel struct {
 	f    *os.File
 	ctl  *control.Client
-	done chan struct{} // closed when the reader has ended
+	done chan struct{} // closed when the method read ends
 }
 
 func openChannel(name string, link *netlink.LinkAttrs) (*channel, error) {
@@ -65,7 +65,7 @@ func (c *channel) close() error {
 	return err
 }
 
-// sender is a control.Sender; an error that is not transient wraps net.ErrClosed.
+// sender is a control.Sender. The error of its Send wraps net.ErrClosed, unless transient is true for it.
 type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {
@@ -76,7 +76,7 @@ func (s sender) Send(frame []byte) error {
 	return err
 }
 
-// transient reports whether an error of the socket is temporary.
+// transient reports whether the channel goes on after an error of the socket.
 func transient(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) ||
 		errors.Is(err, unix.ENXIO)

@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Constants of udmabuf (Linux include/uapi/linux/udmabuf.h).
+// The device of udmabuf, and constants of Linux's include/uapi/linux/udmabuf.h.
 const (
 	udmabufPath       = "/dev/udmabuf"
 	udmabufCreateList = 0x40087543 // UDMABUF_CREATE_LIST: _IOW('u', 0x43, struct udmabuf_create_list)
 	udmabufCloexec    = 1          // UDMABUF_FLAGS_CLOEXEC
-	udmabufHead       = 8          // flags u32, count u32
-	udmabufItem       = 24         // memfd u32, pad u32, offset u64, size u64
+	udmabufHead       = 8          // bytes of struct udmabuf_create_list: flags u32, count u32
+	udmabufItem       = 24         // bytes of struct udmabuf_create_item: memfd u32, pad u32, offset u64, size u64
 )
 
-// KernelArgs let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 pieces.
+// KernelArgs, on the kernel's command line, let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 items.
 const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 
-// item is a contiguous piece of the memfd.
+// item is a contiguous range of the window's memfd, in bytes.
 type item struct{ off, size uint64 }
 
-// items returns the pieces of the memfd that form [off, off+size) of the window.
+// items returns the ranges of the memfd that form [off, off+size) of a node's window, in the window's order.
 func (w *Window) items(off, size uint64) []item {
 	var list []item
 	for size > 0 {
@@ -42,7 +42,8 @@ func (w *Window) items(off, size uint64) []item {
 	return list
 }
 
-// DMABuf makes a dma-buf of [off, off+size) of the window; off and size are multiples of 4 KiB.
+// DMABuf makes a dma-buf of [off, off+size) of the window; off and size must be multiples of 4 KiB. The caller closes
+// fd. EINVAL: the range is not in the window.
 func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	if _, err := w.pieces(off, size); err != nil {
 		return -1, err
@@ -74,8 +75,8 @@ func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
 	return int(n), nil
 }
 
-// Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as device
-// memory.
+// Export makes a dma-buf of [off, off+size) of the window, and registers the range with the NIC as device memory, until
+// release is called. The caller closes fd. ENODEV: the window is not of GPU gpu, or there is none.
 func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, err error) {
 	_, release, err = n.Register(gpu, off, size)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// maxEntries is the most entries in one table; maxTables the most tables.
+// maxEntries is the most entries in a table that an Engine gives the NIC; maxTables is the number of its tables.
 const (
 	maxEntries = 1024
 	maxTables  = 8
@@ -24,8 +24,8 @@ type runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Engine runs jobs whose GPU addresses are offsets in the window. It may split a job into several; the status
-// then counts the bytes of all of them. It refuses a table in GPU memory and a digest of several extents.
+// Engine runs jobs whose GPU addresses are offsets in the window. It may split a job into several; the status is then
+// the last job's, with the bytes of all these jobs. It refuses a table in GPU memory and a digest of several extents.
 type Engine struct {
 	run    runner
 	w      *Window
@@ -41,7 +41,7 @@ type table struct {
 func newEngine(run runner, w *Window, mem *hugemem.Memory) *Engine {
 	e := &Engine{run: run, w: w, mem: mem, tables: make(chan table, maxTables)}
 	for range maxTables {
-		e.tables <- table{} // allocated on first use
+		e.tables <- table{} // take allocates its memory at the first use
 	}
 	return e
 }
@@ -78,7 +78,7 @@ func (e *Engine) onRange(ctx context.Context, j control.Job) (sum control.JobSta
 	return sum, nil
 }
 
-// add runs a job and adds its bytes to sum.
+// add runs a job, and sets sum to the job's status, with sum's earlier bytes added.
 func (e *Engine) add(ctx context.Context, sum *control.JobStatus, j control.Job) error {
 	s, err := e.run.RunJob(ctx, j)
 	s.Bytes += sum.Bytes
@@ -128,8 +128,8 @@ func (e *Engine) onTable(ctx context.Context, j control.Job) (sum control.JobSta
 	return sum, flush()
 }
 
-// translate returns the first part of an entry that is contiguous in the GPU's memory, with offsets
-// in that memory.
+// translate returns the first n bytes of an entry that are contiguous in the GPU's memory. In out, the entry's offsets
+// in the window are offsets in the GPU's memory; a guest address is unchanged.
 func (e *Engine) translate(op control.JobOp, in control.JobEntry) (n uint32, out control.JobEntry, err error) {
 	out = in
 	for _, side := range []struct {
@@ -153,7 +153,7 @@ func decode(b []byte) control.JobEntry {
 	return control.JobEntry{Src: le.Uint64(b[0:]), Dst: le.Uint64(b[8:]), Len: le.Uint32(b[16:])}
 }
 
-// take waits for an unused table.
+// take waits for an unused table until ctx ends. The caller returns the table to e.tables.
 func (e *Engine) take(ctx context.Context) (t table, err error) {
 	select {
 	case t = <-e.tables:
@@ -169,14 +169,14 @@ func (e *Engine) take(ctx context.Context) (t table, err error) {
 	return t, nil
 }
 
-// Registered is a buffer of device memory in the window, registered with the NIC.
+// Registered is a range of GPU memory that is registered with the NIC as a buffer.
 type Registered struct {
 	Buffer uint32 // the NIC's buffer id
 	Size   uint64 // bytes
 }
 
-// Register registers [off, off+size) of the window with the NIC, until release is called: one buffer for each
-// piece that is contiguous in GPU memory, in order.
+// Register registers [off, off+size) of the window with the NIC, until release is called: one buffer for each extent
+// that the range touches, in order. ENODEV: the window is not of GPU gpu, or there is none.
 func (n *NIC) Register(gpu int, off, size uint64) (list []Registered, release func() error, err error) {
 	w := n.window
 	if w == nil || gpu != w.gpu {

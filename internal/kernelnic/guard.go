@@ -22,10 +22,11 @@ import (
 // GuardName is the argv[0] with which this program is started again to run Guard.
 const GuardName = "vnic-guard"
 
-// guard is a process that unregisters this process's buffers from the NIC if this process is killed.
+// guard is a process that unregisters the buffers that this process leaves registered with the NIC when it closes the
+// guard or ends, also if it is killed.
 type guard struct {
 	mu   sync.Mutex
-	pipe *os.File // the guard's stdin; under mu, which keeps lines whole
+	pipe *os.File // the guard's stdin; written under mu, which keeps lines whole
 	proc *os.Process
 }
 
@@ -44,7 +45,7 @@ func startGuard(name string) (*guard, error) {
 	return &guard{pipe: w, proc: p}, nil
 }
 
-// note writes to the guard that a buffer was registered ('+') or unregistered ('-').
+// note writes to the guard that a buffer was registered ('+') or unregistered ('-'). A nil guard has no process.
 func (g *guard) note(sign byte, id uint32) error {
 	if g == nil {
 		return nil
@@ -55,7 +56,7 @@ func (g *guard) note(sign byte, id uint32) error {
 	return err
 }
 
-// close ends the guard and waits for it.
+// close makes the guard unregister the buffers that are left and end, and waits for its end.
 func (g *guard) close() error {
 	if g == nil {
 		return nil
@@ -68,8 +69,8 @@ func (g *guard) close() error {
 	return errors.Join(err, werr)
 }
 
-// Guard is the guard's program: it reads its stdin to the end, and unregisters the buffers that are
-// still registered.
+// Guard is the guard's program: it reads its stdin to the end, and unregisters the buffers that are still registered
+// according to its lines. args has the interface's name; the result is the exit status.
 func Guard(args []string) int {
 	if len(args) != 1 {
 		fmt.Fprintf(os.Stderr, "%s: not to be started by hand\n", GuardName)
@@ -86,7 +87,8 @@ func Guard(args []string) int {
 	return 0
 }
 
-// registered reads lines "+ID" and "-ID", and returns the ids that are still registered.
+// registered reads lines "+ID" and "-ID", and returns the ids whose last line has a plus. Lines without a number of
+// 32 bits are ignored.
 func registered(r io.Reader) map[uint32]struct{} {
 	left := map[uint32]struct{}{}
 	for s := bufio.NewScanner(r); s.Scan(); {

@@ -26,7 +26,7 @@ func TestGuardKnowsWhatIsLeft(t *testing.T) {
 		"+1\n-1\n+1\n":         {1},
 		"+4294967295\n-7\nx\n": {4294967295},
 		"\n+\n-\n+99999999999": nil,
-		"+5\n+6":               {5, 6}, // killed before it wrote the end of the line
+		"+5\n+6":               {5, 6}, // the process was killed within its last line
 	} {
 		if got := slices.Sorted(maps.Keys(registered(strings.NewReader(in)))); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, not %v", in, got, want)

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/rtnl"
 )
 
-// findInterface returns the name of a driver's only network interface.
+// findInterface returns the name of a driver's only network interface. ENODEV: none; EINVAL: several. sys is sysfs.
 func findInterface(sys, driver string) (string, error) {
 	names, err := rtnl.OfDriver(sys, driver)
 	if err != nil {
@@ -30,7 +30,7 @@ func findInterface(sys, driver string) (string, error) {
 		unix.EINVAL)
 }
 
-// addRoutes adds default routes through the interface.
+// addRoutes adds a default route by each gateway through the interface, unless there is one already (EEXIST).
 func addRoutes(link netlink.Link, gateways []netip.Addr) error {
 	for _, g := range gateways {
 		if err := rtnl.AddDefaultRoute(link, g, 0); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -54,7 +54,7 @@ func raiseMinRTO() error {
 	return nil
 }
 
-// takeDown removes addresses from an interface.
+// takeDown removes addresses from an interface. It is no error if the interface does not have them.
 func takeDown(name string, addrs []netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

@@ -22,35 +22,37 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Modules are the kernel modules of the NIC's driver; they may be built in.
+// Modules has the kernel module of the driver gve, which may be built in.
 var Modules = []string{driverName}
 
-// HugePages is the number of 2 MiB pages to reserve for Memory.
+// HugePages is the number of 2 MiB pages that the guest should reserve for NIC.Memory before Open.
 const HugePages = 8
 
 const driverName = "gve"
 
 // Options of Open.
 type Options struct {
-	Interface  string // "" = the only interface of the driver
-	Addrs      []netip.Prefix
-	Gateways   []netip.Addr // default routes
-	MTU        int          // 0 = unchanged
-	Window     uint64       // bytes of GPU memory; 0 = none
-	GPU        *int         // the GPU, by the NIC's number; nil = the first that the guest sees
-	HostQueues int          // number of receive queues, from 0, that RSS uses; the others can be bound. 0 = unchanged
+	Interface string // "" = the only interface of the driver gve
+	Addrs     []netip.Prefix
+	Gateways  []netip.Addr // of default routes to add
+	MTU       int          // 0 = unchanged
+	Window    uint64       // bytes of GPU memory; 0 = none
+	GPU       *int         // the NIC's number of the Window's GPU; nil = the first that the guest sees
+	// HostQueues is the number of receive queues, from 0, that RSS uses; the others can be bound. With 0,
+	// or with MemoryOnly, RSS is unchanged.
+	HostQueues int
 	Log        *slog.Logger
-	// Lossless raises TCP's least retransmission timeout and disables tail loss probes, for links that never lose
-	// packets.
+	// Lossless raises TCP's least retransmission timeout and disables tail loss probes, in this network namespace (see
+	// rtoSettings). It is for links that never lose packets.
 	Lossless bool
-	// Guard starts a process that unregisters this process's buffers from the NIC if this process
-	// is killed.
+	// Guard starts a process that unregisters the buffers that this process leaves registered with the NIC, also if this
+	// process is killed.
 	Guard bool
-	// MemoryOnly opens no device memory TCP: Device and Queues must not be called.
+	// MemoryOnly means that Open opens no device memory TCP. Device and Queues must then not be called.
 	MemoryOnly bool
 }
 
-// NIC is a network interface of the kernel's driver, with its control channel and GPU memory.
+// NIC is a network interface of the kernel's driver, with its control channel and, if requested, GPU memory.
 type NIC struct {
 	name    string
 	mac     net.HardwareAddr
@@ -65,8 +67,8 @@ type NIC struct {
 	undo    undo.Stack
 }
 
-// Open brings the interface up, takes GPU memory and opens the device. Without MemoryOnly it fails while
-// another process has the interface open without MemoryOnly.
+// Open brings the interface up, takes GPU memory if o.Window is not 0, and without MemoryOnly opens device memory TCP.
+// Without MemoryOnly it fails while another process has the interface open without MemoryOnly.
 func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	n = &NIC{name: o.Interface, memory: new(hugemem.Memory)}
 	defer func() {
@@ -141,7 +143,8 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	return n, nil
 }
 
-// takeWindow takes memory of a GPU as the window, and checks where it is.
+// takeWindow takes memory of a GPU as the window, makes its engine, and calls checkWindow. If gpu is nil, it takes the
+// first GPU that the guest sees.
 func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	gpus, err := n.channel.ctl.GPUs(ctx)
 	if err != nil {
@@ -178,8 +181,8 @@ func (n *NIC) takeWindow(ctx context.Context, gpu *int, size uint64) error {
 	return n.checkWindow(ctx)
 }
 
-// checkWindow makes an engine write to the first and the last page of each extent, checks that the CPU reads
-// the written bytes, and clears the pages.
+// checkWindow makes n.engine write a mark to the first and the last devmem.PageSize bytes of each extent, checks that
+// the CPU reads it there, and clears it. EIO: the CPU reads something else.
 func (n *NIC) checkWindow(ctx context.Context) error {
 	for i, e := range n.window.extents {
 		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {
@@ -217,13 +220,13 @@ func (n *NIC) MAC() net.HardwareAddr { return n.mac }
 // Queues returns the interface's number of receive queues.
 func (n *NIC) Queues() int { return n.device.Queues() }
 
-// GPU returns the GPU of the window.
+// GPU returns the GPU of the window; zero without a window.
 func (n *NIC) GPU() control.GPUInfo { return n.gpu }
 
 // Window returns the GPU memory, or nil if none was requested.
 func (n *NIC) Window() *Window { return n.window }
 
-// Memory returns guest RAM that the GPU's engines can access.
+// Memory returns the allocator of guest RAM that the NIC's engines can access. Close frees this RAM.
 func (n *NIC) Memory() *hugemem.Memory { return n.memory }
 
 // Engine returns the engine that runs jobs on the window's GPU; nil without a window.
@@ -232,7 +235,7 @@ func (n *NIC) Engine() *Engine { return n.engine }
 // Control returns the client of the NIC's control channel.
 func (n *NIC) Control() *control.Client { return n.channel.ctl }
 
-// Device returns the kernel's device memory TCP on the interface. Its Close closes the NIC.
+// Device returns the kernel's device memory TCP on the interface. The Close method of the result closes the NIC.
 func (n *NIC) Device() devmem.Device { return device{n.device, n} }
 
 type device struct {
@@ -243,5 +246,5 @@ type device struct {
 func (d device) Close() error { return d.nic.Close() }
 
 // Close closes the device, frees the memory and removes the addresses that Open added. The interface stays up,
-// with its MTU, and TCP's settings stay.
+// with its MTU, and TCP's settings stay. EBUSY: a registration of the window is not released; the rest is closed.
 func (n *NIC) Close() error { return n.undo.All() }

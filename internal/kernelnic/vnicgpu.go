@@ -46,7 +46,7 @@ func NewDriverWindow(gpu int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, err
 }
 
-// driverSize rounds size up to huge pages, but not beyond the GPU's size, unless size is beyond it.
+// driverSize rounds size up to huge pages, but not beyond gpu, the GPU's size, unless size itself is beyond it.
 func driverSize(size, gpu uint64) uint64 {
 	up := (size + hugePage - 1) &^ (hugePage - 1)
 	if size <= gpu {
@@ -55,7 +55,8 @@ func driverSize(size, gpu uint64) uint64 {
 	return up
 }
 
-// findGPU returns the PCI device of a GPU, and where the device's BAR begins in the GPU's memory.
+// findGPU returns the PCI device of GPU gpu, and as iova the offset in the GPU's memory at which the device's BAR
+// begins. ENODEV: no map of the GPU contains all of the BAR of a device in list.
 func findGPU(list []gpudriver.GPU, gpu int, maps []control.GPUMap) (g gpudriver.GPU, iova uint64, err error) {
 	for _, g := range list {
 		if iova, ok := locate(gpu, g.Addr, g.Size, maps); ok {

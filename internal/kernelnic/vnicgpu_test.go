@@ -25,11 +25,11 @@ func TestDeviceOfAGPU(t *testing.T) {
 	maps := []control.GPUMap{
 		{GPU: 0, IOVA: 1 << 32, Size: size},
 		{GPU: 1, IOVA: 0x4000_0000, Size: size},
-		{GPU: 2, IOVA: 0x8000_0000 - 4096, Off: 1 << 20, Size: size + 4096}, // begins before the BAR
-		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before it
-		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends after it
+		{GPU: 2, IOVA: 0x8000_0000 - 4096, Off: 1 << 20, Size: size + 4096}, // the map begins before the BAR
+		{GPU: 3, IOVA: 1<<33 + 4096, Size: size},                            // the BAR begins before the map
+		{GPU: 4, IOVA: 1 << 33, Size: size - 4096},                          // the BAR ends after the map
 		{GPU: 5, IOVA: 1 << 40, Size: size},
-		{GPU: 6, IOVA: 1 << 33, Size: size / 2}, // two pieces, neither covers the BAR
+		{GPU: 6, IOVA: 1 << 33, Size: size / 2}, // two maps, neither of all of the BAR
 		{GPU: 6, IOVA: 1<<33 + size/2, Off: size / 2, Size: size / 2},
 		{GPU: 7, IOVA: 0, Size: 1<<33 + size - 1},
 	}
@@ -51,7 +51,7 @@ func TestDeviceOfAGPU(t *testing.T) {
 			t.Errorf("GPU %d: %s at %#x, and not %s at %#x", c.gpu, g.Path, iova, c.path, c.iova)
 		}
 	}
-	// One map over all of the guest's memory: the last GPU exceeds it by one byte.
+	// The map of GPU 7 begins at address 0, and ends one byte before the BAR of vnicgpu3 does.
 	g, iova, err := findGPU(gpus[3:], 7, maps)
 	testkit.ErrorIs(t, err, unix.ENODEV, "%s at %#x", g.Path, iova)
 	testkit.ErrorSays(t, testkit.Err(takeErr(findGPU(nil, 0, maps))), "none of the 0 GPUs", "vnicgpu", "GPU 0")
@@ -59,7 +59,7 @@ func TestDeviceOfAGPU(t *testing.T) {
 
 func takeErr(g gpudriver.GPU, _ uint64, err error) (gpudriver.GPU, error) { return g, err }
 
-// ofDriver makes a window of one piece on ordinary memory, with a driver's file that is no device.
+// ofDriver makes a driver's window of one extent on ordinary memory. Its driver is a File without a device.
 func ofDriver(base, size uint64) *Window {
 	return &Window{gpu: 2, mem: make([]byte, size), driver: &gpudriver.File{}, base: base,
 		extents: []Extent{{GPUOff: base, Size: size}}}
@@ -108,7 +108,7 @@ func TestWindowOfADriverIsInOnePiece(t *testing.T) {
 func TestSizeOfADriversWindow(t *testing.T) {
 	for _, c := range []struct{ size, gpu, want uint64 }{
 		{1, 64 << 20, hugePage}, {hugePage, 64 << 20, hugePage}, {hugePage + 1, 64 << 20, 2 * hugePage},
-		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // more than the driver has
+		{64 << 20, 64 << 20, 64 << 20}, {65 << 20, 64 << 20, 66 << 20}, // more than the GPU has
 		{4096, 4096, 4096}, {1, 1 << 20, 1 << 20}, {1 << 20, 1 << 20, 1 << 20}, {1<<20 + 1, 1 << 20, hugePage},
 	} {
 		testkit.Equal(t, fmt.Sprintf("%d bytes of %d", c.size, c.gpu), driverSize(c.size, c.gpu), c.want)

@@ -25,29 +25,29 @@ const hugePage = hugemem.PageSize
 
 // Extent is a piece of a window that is contiguous in GPU memory.
 type Extent struct {
-	Off    uint64 `json:"off"` // in the window
+	Off    uint64 `json:"off"` // in the window; all three are in bytes
 	GPUOff uint64 `json:"gpu_off"`
 	Size   uint64 `json:"size"`
 }
 
-// Window is GPU memory that this process owns: huge pages of a NUMA node in the order of their addresses, or
-// one piece of a GPU with a driver.
+// Window is GPU memory that this process owns: huge pages of a NUMA node in the order of their physical addresses, or
+// one contiguous range of the memory of a GPU with the driver vnicgpu.
 type Window struct {
 	gpu     int
 	fd      int      // a memfd, if driver is nil
-	mem     []byte   // the mapping
+	mem     []byte   // the CPU's mapping of the memfd, or of the driver's memory
 	order   []uint32 // order[i] is the memfd's page that is page i of the window; nil with a driver
 	extents []Extent
 	driver  *gpudriver.File // nil: memory of a node
-	base    uint64          // offset of mem in the driver's memory
+	base    uint64          // with a driver: offset of mem in the device's memory
 	undo    undo.Stack
 
 	mu    sync.Mutex
 	inUse int // under mu: registrations that were not released
 }
 
-// NewWindow takes size bytes, rounded up to huge pages, from a node. maps lists which
-// guest-physical addresses of the node are which offsets in the memory of GPU gpu.
+// NewWindow takes size bytes, rounded up to huge pages, from a NUMA node that is GPU gpu's memory. maps lists which
+// guest-physical addresses are which offsets in the GPU's memory. ENODEV: a page is not in maps.
 func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, err error) {
 	if size == 0 || size > 1<<46 {
 		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
@@ -76,8 +76,8 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}
-	// No reservation: the kernel would reserve on the nodes of this task's own policy
-	// (mm/hugetlb.c, allowed_mems_nr).
+	// Without a reservation: for one, the kernel would look for free pages at the nodes of this task's policy, not at
+	// the mapping's node (mm/hugetlb.c, allowed_mems_nr).
 	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
@@ -96,7 +96,7 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	return w, w.arrange(addrs, maps)
 }
 
-// bind makes a mapping's pages come from a node (mbind(2)).
+// bind makes a mapping's pages come from a node when they are allocated (mbind(2)).
 func bind(b []byte, node int) error {
 	mask := make([]uint64, node/64+1)
 	mask[node/64] = 1 << (node % 64)
@@ -109,8 +109,9 @@ func bind(b []byte, node int) error {
 	return nil
 }
 
-// reserve makes a node have n free huge pages. It retries, because the kernel may provide fewer pages than
-// requested without an error, as when a signal interrupts it (mm/hugetlb.c, set_max_huge_pages).
+// reserve makes a node have at least n free huge pages; Close sets the node's number of huge pages back. reserve
+// retries for up to limits.DeadProcess (then ENOMEM), because the kernel may provide fewer pages than requested without
+// an error, as when a signal interrupts it (mm/hugetlb.c, set_max_huge_pages).
 func (w *Window) reserve(node, n int) error {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := hugemem.ReadInt(dir + "nr_hugepages")
@@ -145,7 +146,7 @@ func (w *Window) reserve(node, n int) error {
 
 func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
 
-// arrange sorts the pages by address and finds their offsets in the GPU's memory.
+// arrange sorts the memfd's pages, at addrs, by address, and sets w.order and w.extents. ENODEV: a page is not in maps.
 func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	w.order = make([]uint32, len(addrs))
 	for i := range w.order {
@@ -167,8 +168,8 @@ func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
 	return nil
 }
 
-// locate returns the offset in a GPU's memory of the guest-physical memory [addr, addr+size), if one
-// map contains all of it.
+// locate returns the offset in a GPU's memory of the guest-physical memory [addr, addr+size); ok is false unless one
+// map of the GPU contains all of it.
 func locate(gpu int, addr, size uint64, maps []control.GPUMap) (off uint64, ok bool) {
 	for _, m := range maps {
 		if int(m.GPU) == gpu && addr >= m.IOVA && addr-m.IOVA < m.Size && size <= m.Size-(addr-m.IOVA) {
@@ -181,7 +182,7 @@ func locate(gpu int, addr, size uint64, maps []control.GPUMap) (off uint64, ok b
 // Size returns the window's size in bytes.
 func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
 
-// use changes the number of unreleased registrations.
+// use adds more, which may be negative, to the number of unreleased registrations.
 func (w *Window) use(more int) {
 	w.mu.Lock()
 	w.inUse += more
@@ -191,7 +192,8 @@ func (w *Window) use(more int) {
 // Extents returns where in the GPU's memory the window lies.
 func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }
 
-// pieces returns the pieces of [off, off+size) of the window that are contiguous in the GPU's memory.
+// pieces returns the extents that [off, off+size) of the window has in the GPU's memory, in the window's order. EINVAL:
+// the range ends past the window.
 func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	if off > w.Size() || size > w.Size()-off {
 		return nil, fmt.Errorf("[%#x, +%#x) ends past the %#x bytes (%d MiB) that there are: %w", off, size, w.Size(),
@@ -209,7 +211,7 @@ func (w *Window) pieces(off, size uint64) ([]Extent, error) {
 	return list, nil
 }
 
-// page returns the CPU's mapping from offset off to the end of its huge page, or of the window.
+// page returns the CPU's mapping from off to the end of off's huge page, or to the window's end if that is nearer.
 func (w *Window) page(off uint64) []byte {
 	if w.driver != nil || off == w.Size() {
 		return w.mem[off:min(uint64(len(w.mem)), off/hugePage*hugePage+hugePage)]
@@ -219,7 +221,7 @@ func (w *Window) page(off uint64) []byte {
 }
 
 // Bytes returns the CPU's mapping of the window from off on: at most size bytes, and at most to the end of off's
-// huge page.
+// huge page. EFAULT: [off, off+size) is not in the window; ENODEV: the window is not of GPU gpu.
 func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	if gpu != w.gpu {
 		return nil, fmt.Errorf("gpu %d: %w", gpu, unix.ENODEV)
@@ -231,7 +233,7 @@ func (w *Window) Bytes(gpu int, off, size uint64) ([]byte, error) {
 	return b[:min(size, uint64(len(b)))], nil
 }
 
-// ReadAt copies from the window by CPU (io.ReaderAt).
+// ReadAt copies from the window by CPU. EINVAL: a part of the range is not in the window; then ReadAt copies nothing.
 func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
 	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
 		return 0, err
@@ -242,7 +244,7 @@ func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// WriteAt copies to the window by CPU (io.WriterAt).
+// WriteAt copies to the window by CPU. EINVAL: a part of the range is not in the window; then WriteAt copies nothing.
 func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
 		return 0, err
@@ -253,7 +255,7 @@ func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// Close frees the memory. It fails with EBUSY while a registration of it is not released.
+// Close frees the memory. It fails with EBUSY while a registration of a part of it (NIC.Register) is not released.
 func (w *Window) Close() error {
 	w.mu.Lock()
 	busy := w.inUse

@@ -24,7 +24,7 @@ var testMaps = []control.GPUMap{
 	{GPU: 2, IOVA: 1 << 32, Off: 0, Size: 32 << 20},
 }
 
-// window makes a window of pages at the given addresses, on ordinary memory.
+// window makes a window of GPU 2 on ordinary memory, as if its huge pages had the addresses addrs.
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
 	w := &Window{gpu: 2, mem: make([]byte, len(addrs)*hugePage)}
@@ -147,7 +147,7 @@ type jobs struct {
 	mem  *hugemem.Memory
 	list []control.Job
 	ents []control.JobEntry
-	fail int // the number, from 1, of the job that fails
+	fail int // the number, from 1, of the job that fails; 0: none
 }
 
 func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
@@ -171,7 +171,7 @@ func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, er
 	return s, nil
 }
 
-// ram returns guest RAM whose only page has an invented address.
+// ram returns guest RAM whose huge pages are ordinary memory, at the invented address 0x1000_0000.
 func ram() *hugemem.Memory {
 	return &hugemem.Memory{NewPage: func() ([]byte, uint64, error) { return make([]byte, hugePage), 0x1000_0000, nil }}
 }

@@ -23,9 +23,9 @@ func openKernelLog() (*kernelLog, error) {
 	return &kernelLog{fd}, nil
 }
 
-// complaints returns the new records that have a word that the kernel uses for its faults.
+// complaints returns the records since the last call that contain one of the words below, as the kernel's faults do.
 func (l *kernelLog) complaints() (lines []string) {
-	var b [8192]byte // no record is longer
+	var b [8192]byte // records are at most so long
 	for {
 		n, err := unix.Read(l.fd, b[:])
 		if err == unix.EPIPE { // records were overwritten before they were read

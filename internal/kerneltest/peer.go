@@ -21,7 +21,8 @@ type peer struct {
 	done  chan struct{}
 }
 
-// newPeer moves an interface to a new namespace, and brings the interface up with addrs.
+// newPeer moves an interface to a new network namespace, and brings the interface up with addrs. Addr returns
+// the first of addrs, until the field addr is set.
 func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
 	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
 	ready := make(chan error)
@@ -49,7 +50,7 @@ func (p *peer) run(name string, addrs []netip.Prefix, ready chan<- error) {
 	}
 }
 
-// enter moves this thread and the interface to a new namespace.
+// enter moves this thread, which must be locked, and the interface to a new network namespace.
 func enter(name string) error {
 	was, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -97,7 +98,7 @@ func bringUp(name string, addrs []netip.Prefix) error {
 	return nil
 }
 
-// do runs f in the namespace.
+// do makes the thread in the namespace run f, and waits until f has returned.
 func (p *peer) do(f func()) {
 	ran := make(chan struct{})
 	p.calls <- func() { defer close(ran); f() }
@@ -118,8 +119,8 @@ func (p *peer) Listen(local netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
-// Dial implements devmemtest.Host. Go makes the socket of a numeric address in the goroutine that dials, so it is in
-// the namespace.
+// Dial implements devmemtest.Host; if local is valid, it returns ErrUnsupported. Go makes the socket of a numeric
+// address in the goroutine that dials, so the socket is in the namespace.
 func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (c net.Conn, err error) {
 	if local.IsValid() {
 		return nil, fmt.Errorf("dial from %v: %w", local, errors.ErrUnsupported)

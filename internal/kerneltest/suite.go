@@ -27,11 +27,11 @@ type Options struct {
 	Peer      string         // the interface that Interface is wired to
 	PeerAddrs []netip.Prefix // of Peer, one for each of Addrs
 	Node      int            // NUMA node whose memory plays the GPU's; -1: any node
-	Cases     *regexp.Regexp // the cases to run; nil: all
-	Progress  io.Writer      // Run writes a line for each case to it; nil: none
+	Cases     *regexp.Regexp // matches names, as v4/NAME, of the cases to run; nil: all
+	Progress  io.Writer      // Run writes a line to it after each case; nil: none
 }
 
-// Result counts the cases by their results.
+// Result counts the cases by their results, each case once for each address with which it ran.
 type Result struct {
 	Passed  int                 `json:"passed"`
 	Skipped int                 `json:"skipped"`
@@ -42,7 +42,8 @@ type Result struct {
 // memSize is the GPU memory that the suite needs, in bytes.
 const memSize = 4 << 20
 
-// Run runs the suite once for each of o.Addrs. A case also fails if the kernel logs a fault meanwhile.
+// Run runs the suite once for each of o.Addrs. A case also fails if the kernel logs a fault meanwhile. Run returns an
+// error if its setup fails or ctx ends, but not for failed cases.
 func Run(ctx context.Context, o Options) (r Result, err error) {
 	if len(o.Addrs) == 0 || len(o.Addrs) != len(o.PeerAddrs) {
 		return r, fmt.Errorf("%d addresses and %d of the peer: %w", len(o.Addrs), len(o.PeerAddrs), syscall.EINVAL)
@@ -121,8 +122,8 @@ func (r *Result) add(c devmemtest.Result) {
 	r.Cases = append(r.Cases, c)
 }
 
-// world zeroes the memory and opens the device; when the case ends, it closes the device and checks the
-// interface's settings.
+// world zeroes the memory, opens the device, and restricts RSS to queue 0. When the case ends, it closes the device and
+// checks that the interface's features, rings and RSS settings are as before world.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was := testkit.Must(settingsOf(name))(t)
@@ -155,7 +156,7 @@ it back.
 
 `
 
-// Main runs the program with its arguments, and returns its exit status.
+// Main runs the program devmem-conformance with its arguments, and returns its exit status.
 func Main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

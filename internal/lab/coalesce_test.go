@@ -17,7 +17,7 @@ import (
 )
 
 // Transfers from GPU to GPU at an MTU of 1500 keep each byte, with and without coalescing, also on links that
-// lose and reorder.
+// lose and reorder. Frames are coalesced if coalescing is on, and else not.
 //
 // Invariant: nic: Cutting a merged GSO packet gives the original frames, byte for byte, with
 // complete checksums.

@@ -19,15 +19,16 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// MaxPorts is the maximum number of ports of a lab: the last byte of an address is the port's number plus 1.
+// MaxPorts is the maximum number of ports of a lab: the last byte of a port's default addresses is its number plus 1
+// (MAC, Addr4, Addr6).
 // MaxGPUs is the maximum number of GPUs of all guests together.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// MinRAM is the least RAM, in bytes, of a guest that vnic boots; maxRAM and maxCPUs are its maximum RAM and
-// number of CPUs.
+// MinRAM is the least RAM, in bytes, that CheckMachine accepts for a guest that vnic boots; maxRAM and maxCPUs are the
+// maximum RAM and number of CPUs.
 const (
 	MinRAM  = 192 << 20
 	maxRAM  = 4 << 40
@@ -38,7 +39,7 @@ const (
 type Description struct {
 	Guests []Guest
 	NoP2P  bool // no NIC accesses GPU memory directly
-	// Scale divides the rates of links and memories, and multiplies delays; 0: 1.
+	// Scale divides the rates of links and memories, and multiplies delays, until Lab.SetScale; 0 means 1.
 	Scale float64
 }
 
@@ -47,22 +48,22 @@ type Guest struct {
 	Name string // the name in messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
-	// NICs and GPUs are below Sockets and Switches. A guest without sockets gets one, with a switch for each
-	// NIC; each GPU is then below the switch of the first NIC that may address it.
+	// NICs and GPUs are below Sockets and Switches, but for NICs on the root complex (NIC.Slot). A guest without sockets
+	// gets one, with a switch for each NIC; each GPU is then below the switch of the first NIC that may address it.
 	Sockets       []Socket
 	Switches      []Switch
 	Interconnects []Interconnect
-	// Driver is the driver of the guest's GPUs: DriverNode, the default, or DriverVNICGPU.
+	// Driver is the driver of the guest's GPUs: DriverNode (also if it is "") or DriverVNICGPU.
 	Driver string
-	// IOMMU gives the guest QEMU's IOMMU. All NICs of such a guest are gVNICs, and its GPUs are NUMA nodes.
+	// IOMMU gives the guest QEMU's IOMMU. All NICs of such a guest must be gVNICs, and its GPUs NUMA nodes.
 	IOMMU bool
 }
 
 // Socket is a CPU socket: a NUMA node with a host bridge.
 type Socket struct {
 	Name    string
-	Routing pcie.Routing // which requests the host bridge forwards
-	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: the description has none
+	Routing pcie.Routing // which requests between endpoints the host bridge forwards
+	DRAM    float64      // rate of its memory, in bytes a second, reads and writes together; 0: no limit
 }
 
 // Interconnect is the link between two sockets.
@@ -77,15 +78,15 @@ type Switch struct {
 	Slot
 }
 
-// Slot is the place of a device in the tree: a root port of a socket, or a downstream port of a
-// switch.
+// Slot is the place of a NIC, a GPU or a switch in the PCIe tree: a root port of a socket, or a downstream port of
+// a switch.
 type Slot struct {
 	Below    string    // the name of the guest's socket or switch that has the port
-	Link     pcie.Link // zero: the description has no link
+	Link     pcie.Link // zero: no rate limit
 	Redirect bool      // the port redirects requests between endpoints upstream (ACS)
 }
 
-// NIC is a network device, and its port on the switch.
+// NIC is a network device, and its port on the lab's switch.
 type NIC struct {
 	// name of its port, in logs, counters and captures; "": port0, port1, ... counted over all guests
 	Name       string
@@ -93,18 +94,20 @@ type NIC struct {
 	MAC        wire.MAC     // zero: MAC(i) of port i
 	Addr4      netip.Prefix // the address that the guest should configure; zero: Addr4(i)
 	Addr6      netip.Prefix // zero: Addr6(i)
-	Rate       float64      // rate of its wire, in bytes a second in each direction; 0: the description has none
+	Rate       float64      // rate of its Ethernet, in bytes a second in each direction; 0: no limit
 	QueuePairs int          // 0: the model's default
 	GPUs       []int        // numbers of the guest's GPUs that it may address; nil: all of them
 	NICOptions
-	Slot Slot // only with sockets; zero: on the root complex, for a NIC that may address no GPU
-	// Hotplug makes the NIC removable while the guest runs. Only a Virtio NIC below a socket or switch can have
-	// it.
+	// Slot is only for a guest with sockets. If it is zero, and GPUs is empty but not nil, the NIC is on the root complex,
+	// and reaches no GPU.
+	Slot Slot
+	// Hotplug makes the NIC removable while the guest runs; a Virtio NIC directly below a socket always is. Only a Virtio
+	// NIC below a socket or switch can have it.
 	Hotplug bool
 	// Timestamps offers receive timestamps to the driver. Only a GVE NIC can have it.
 	Timestamps bool
-	// Link has the impairment of each direction, and the allowed source addresses. Open adds the NIC's MAC to
-	// its Identity; a nil Identity allows this MAC alone.
+	// Link has the impairment of each direction, the allowed source addresses and Storm. Open sets the NIC's MAC in a
+	// copy of its Identity; a nil Identity allows this MAC alone.
 	Link wire.LinkOptions
 	// Sabotage is the fault that the NIC has from its start (package internal/nic/sabotage); nil: none.
 	Sabotage *nic.Sabotage
@@ -127,14 +130,15 @@ type NICOptions struct {
 
 // GPU is an emulated GPU: memory apart from the guest's RAM.
 type GPU struct {
-	Name   string // "": Complete names it after the first NIC that may address it
+	Name   string // "": Complete derives it from the name of the first NIC that may address the GPU
 	Memory uint64 // bytes: a power of two from 4 KiB; for a NUMA node a multiple of 2 MiB
 	Slot   Slot   // only with sockets
-	// Hotplug makes the GPU removable. It must be below a socket or switch, and no NUMA node.
+	// Hotplug makes the GPU removable; a PCI device directly below a socket always is. A GPU with Hotplug must be below a
+	// socket or switch, and no NUMA node.
 	Hotplug bool
 }
 
-// Uniform describes n guests of one NIC each, and one GPU each unless gpuMemory is 0.
+// Uniform describes n guests with a copy of nic each, and unless gpuMemory is 0 with a GPU each.
 func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 	for range max(n, 0) {
 		g := Guest{NICs: []NIC{nic}}
@@ -164,7 +168,8 @@ const DefaultStorm = 5000
 
 // Options are the settings of a lab that are not part of its Description.
 type Options struct {
-	// how long Close waits for connections to end by themselves; limits.GuestEnd: longer on slow machines
+	// Farewell is how long Close waits for connections to end by themselves before it ends them. The
+	// value time.Duration(limits.GuestEnd) stands for limits.GuestEnd.Here().
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
@@ -173,8 +178,8 @@ type Options struct {
 	Flows    int  // rows of each NIC's table of flows (nic.Port.FlowAccount); 0: no table
 	// Storm is the wire.LinkOptions.Storm of uplinks and of each port whose NIC.Link sets none.
 	Storm int
-	// FrontendMemory is how many bytes of memory the files that a frontend has shared with its NIC may occupy
-	// (Port.Serve); 0: no limit.
+	// FrontendMemory is how many bytes of memory the files that a frontend has shared with its NIC may occupy; if
+	// they occupy more, Port.Serve ends with ErrMemory. 0: no limit. Connections of Port.Connected have no limit.
 	FrontendMemory uint64
 	// Sharing replaces dma.SharingOf (dma.Space.SetSharing); nil: SharingOf.
 	Sharing func(pid int, dev, ino uint64) dma.Sharing
@@ -182,8 +187,8 @@ type Options struct {
 	Note func(port, text string)
 }
 
-// Service opens something else on the switch, such as a gateway or a capture. Open calls it when all ports
-// exist, and Close closes the services, the last one first.
+// Service opens something else on the switch, such as a gateway or a capture. Open calls the services in order when all
+// ports exist, and Close closes their results, the last one first.
 type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500
@@ -194,7 +199,7 @@ const (
 	GuestName = "guest"
 )
 
-// MAC returns the default address of port i: 02:76:6e:69:00:01 for port 0.
+// MAC returns the default MAC address of port i: 02:76:6e:69:00:01 for port 0.
 func MAC(i int) wire.MAC { return wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)} }
 
 // Addr4 returns the default IPv4 address of the guest at port i: 10.118.110.1/24 for port 0.
@@ -207,7 +212,7 @@ func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check returns an error if the description is invalid.
+// Check returns an error if it finds one in the description.
 func (d *Description) Check() error {
 	ports, gpus := 0, 0
 	for _, g := range d.Guests {
@@ -262,7 +267,7 @@ func (g *Guest) wrongNIC(i int, key, value, text string) error {
 	return &FieldError{Guest: g.Name, Part: "nics", Index: i, Name: g.NICs[i].Name, Key: key, Value: value, Text: text}
 }
 
-// checkNIC checks the fields of NIC i that do not depend on the guest's tree.
+// checkNIC checks fields of NIC i; Check looks at its place in the tree later.
 func (g *Guest) checkNIC(i int) error {
 	n, gpus := &g.NICs[i], len(g.GPUs)
 	wrong := func(key string, value any, format string, args ...any) error {
@@ -312,7 +317,8 @@ func (g *Guest) checkNIC(i int) error {
 const WhyNoXDP = "leave it out: in the guest gve's driver takes native XDP programs after " + GVEBeforeXDP +
 	", without tcp-data-split and with an MTU of at most 2034"
 
-// GVEBeforeXDP are the commands after which the gve driver of a guest accepts native XDP programs.
+// GVEBeforeXDP has the commands that a guest needs before its gve driver accepts native XDP programs; WhyNoXDP has the
+// other conditions.
 const GVEBeforeXDP = "ethtool -K eth0 rx-gro-hw off, ethtool -G eth0 rx-buf-len 2048 and ethtool -L eth0 rx 2 tx 2 " +
 	"(half of the queues)"
 
@@ -358,8 +364,8 @@ func (g *Guest) owner(i int) int {
 	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// Complete returns a copy with the defaults of Scale, and of the names, addresses, MTUs and queues that d
-// leaves out.
+// Complete returns a copy with the defaults of Scale, and of the names, addresses, MTUs and queues that d leaves out.
+// Some NIC must be able to address each GPU (Check), else Complete panics.
 func (d *Description) Complete() (c Description) {
 	c.NoP2P, c.Scale = d.NoP2P, cmp.Or(d.Scale, 1)
 	port := 0
@@ -381,7 +387,7 @@ func (d *Description) Complete() (c Description) {
 		for j := range g.GPUs {
 			owner := g.owner(j)
 			name := g.NICs[owner].Name
-			for k := range j { // another GPU of the same NIC already has the name
+			for k := range j { // an earlier GPU of the same NIC may have the name
 				if g.owner(k) == owner {
 					name = fmt.Sprint(g.NICs[owner].Name, ".", j)
 				}
@@ -408,8 +414,8 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("--gpu-memory %s: %v: %s", FormatBytes(e.Size), e.Err, fix)
 }
 
-// Unwrap returns the system's error.
+// Unwrap returns Err, which wraps the system's error.
 func (e *MemoryError) Unwrap() error { return e.Err }
 
-// ErrClosed is the error of a port whose lab has been closed.
+// ErrClosed is in the error of Port.Serve if Lab.Close no longer lets the port serve connections.
 var ErrClosed = errors.New("port closed")

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// split describes a guest with two GPUs: a is below the NICs' switch, b is not.
+// split describes a guest with NICs n and m and two GPUs: a is below the NICs' switch, b is not. change, if not nil,
+// alters the guest.
 func split(change func(*Guest)) *Description {
 	g := Guest{Name: "g", Driver: DriverVNICGPU, Sockets: []Socket{{Name: "s"}},
 		Switches: []Switch{{Name: "x", Slot: Slot{Below: "s"}}},
@@ -58,8 +59,8 @@ func TestModelOfAGuestWithADriver(t *testing.T) {
 func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Guest)
-		node   string // the error without the driver; "": none
-		pci    string // the error with it; "": none
+		node   string // Check's error with DriverNode; "": none
+		pci    string // Check's error with DriverVNICGPU; "": none
 	}{
 		"4 KiB":           {func(g *Guest) { g.GPUs[1].Memory = 4096 }, "not a multiple of 2M", ""},
 		"1 MiB":           {func(g *Guest) { g.GPUs[1].Memory = 1 << 20 }, "not a multiple of 2M", ""},
@@ -93,7 +94,7 @@ func TestGPUsOfADriverArePCIDevices(t *testing.T) {
 	}
 }
 
-// A script's removal makes a gVNIC guest's GPU hotplug if it is a PCI device.
+// HotplugFor makes the GPU that a script removes hotplug if it is a PCI device, but not if it is a NUMA node.
 func TestScriptRemovesAGPUOfADriver(t *testing.T) {
 	script := []Event{{Change: testkit.Must(ParseChange("gpu g.a remove"))(t)}}
 	for driver, want := range map[string]bool{DriverNode: false, DriverVNICGPU: true} {
@@ -161,7 +162,7 @@ func TestWhatLinuxSeesWithADriver(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := split(func(g *Guest) { c.change(g); g.Driver = c.driver })
-			if c.driver == DriverVNICGPU { // 4 KiB is no size for a NUMA node
+			if c.driver == DriverVNICGPU { // with DriverNode Check refuses 4 KiB
 				testkit.OK(t, d.Check())
 			}
 			tree, _, _ := d.Tree(0)

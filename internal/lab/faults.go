@@ -14,18 +14,19 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Fault is a setting that can be changed in a running lab, or a removal.
+// Fault is a setting of a running lab, or an action on it, such as the removal of a NIC or a GPU.
 type Fault struct {
 	Kind, Key string
 	Example   string
 	Help      string // the effect, without a full stop
 	Flag      string // the unit of the value in the help of the flag named Key; "": there is no such flag
-	// Value returns the value of an impairment in im; nil: the fault is no impairment.
+	// Value returns a Value that reads and sets the fault's part of im; nil: the fault is no impairment.
 	Value func(im *wire.Impairment) Value
 	parse func(value string) (change, error)
 	// asks is set if the change that parse returns may fail.
 	asks bool
-	// unable returns the reason why a port does not support the fault; nil: all ports do.
+	// unable returns the reason why a port does not support the fault, or nil. The field is nil if all ports do, or if
+	// only the change finds out.
 	unable func(p *Port) error
 }
 
@@ -42,7 +43,7 @@ const (
 // removal is the key that removes a NIC or a GPU from its guest.
 const removal = "remove"
 
-// faults lists all faults; impairments have the names of tc-netem where it has them.
+// faults lists all faults. An impairment that tc-netem has too has the name from tc-netem.
 var faults = []Fault{
 	{Kind: KindLink, Key: "state", Example: "down",
 		Help:  "no carrier, in both directions; a gVNIC tells its guest; state=up ends it",
@@ -110,7 +111,7 @@ var faults = []Fault{
 	{Kind: KindGPU, Key: removal, Help: "the same, of GPU memory that is a PCI device"},
 }
 
-// oneOf returns a parser for a value that must be one of words.
+// oneOf returns a parser for a value that must be one of words. The parser's change calls do with the value.
 func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		if !slices.Contains(words, value) {
@@ -120,7 +121,7 @@ func oneOf(do func(l *Lab, p *Port, word string), words ...string) func(value st
 	}
 }
 
-// upTo returns a parser for a time of at most most.
+// upTo returns a parser for a time from 0 to most. The parser's change calls do with the time.
 func upTo(most time.Duration, do func(*Lab, *Port, time.Duration) error) func(value string) (change, error) {
 	return func(value string) (change, error) {
 		d, err := ParseTime(value, most)
@@ -139,10 +140,11 @@ func Impairments() []Fault {
 	return slices.DeleteFunc(Faults(), func(f Fault) bool { return f.Value == nil })
 }
 
-// Words returns the fault's key with the example value, as in ParseChange.
+// Words returns the fault's key with the example value, as in ParseChange; of a removal the key alone.
 func (f *Fault) Words() string { return strings.TrimSuffix(f.Key+"="+f.Example, "=") }
 
-// Text returns the value of an impairment as Set reads it; "": the impairment is off.
+// Text returns the value of the impairment in im as Set reads it; "": the impairment is off. The fault must be an
+// impairment.
 func (f *Fault) Text(im *wire.Impairment) string {
 	text := f.Value(im).String()
 	if text == f.Value(new(wire.Impairment)).String() {
@@ -164,7 +166,7 @@ func lookUp(kind, key string) (*Fault, error) {
 	return nil, fmt.Errorf("a %s has no %q: it has %s", kind, key, strings.Join(keys, ", "))
 }
 
-// set stores value in im if the fault is an impairment, and else returns the change.
+// set stores value in im if the fault is an impairment, and else returns the change. The fault must be no removal.
 func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	if f.Value != nil {
 		err = f.Value(im).Set(value)
@@ -177,13 +179,14 @@ func (f *Fault) set(im *wire.Impairment, value string) (do change, err error) {
 	return do, nil
 }
 
-// Set stores a value in an impairment; if the fault is not an impairment, Set only checks the value.
+// Set stores a value in im if the fault is an impairment, and else only checks the value. The fault must be no
+// removal.
 func (f *Fault) Set(im *wire.Impairment, value string) error {
 	_, err := f.set(im, value)
 	return err
 }
 
-// CheckLink checks an impairment. An error is a *FieldError.
+// CheckLink checks the parts of an impairment that are faults. An error is a *FieldError.
 func CheckLink(im *wire.Impairment) error {
 	for _, f := range Impairments() {
 		if text := f.Text(im); text != "" {
@@ -201,8 +204,8 @@ func CheckLink(im *wire.Impairment) error {
 // Change is a change of a running lab.
 type Change struct {
 	Kind string
-	Of   string      // NIC or GPU, as a.nic0 or a.gpu0
-	Set  [][2]string // keys and values; a removal has no value
+	Of   string      // name of a NIC, also for a link, or of a GPU, as a.nic0 or a.gpu0
+	Set  [][2]string // keys and values; the value of a removal is ""
 }
 
 func (c *Change) removes() bool {
@@ -210,7 +213,7 @@ func (c *Change) removes() bool {
 }
 
 // ParseChange parses a change, as "link a.nic0 loss=1% state=down", "nic a.nic0 p2p=off" or "gpu
-// a.gpu0 remove".
+// a.gpu0 remove", and checks the values. Apply checks the name.
 func ParseChange(s string) (c Change, err error) {
 	words := strings.Fields(s)
 	if len(words) < 3 {
@@ -253,11 +256,11 @@ func (c Change) String() string {
 	return s
 }
 
-// OnApply makes Apply call f after each change that succeeded; nil: no call. f must not block, and must not
-// change the lab.
+// OnApply makes Apply call f after each change that succeeded; if f is nil, Apply calls nothing. f must not block, and
+// must not change the lab.
 func (l *Lab) OnApply(f func(Change)) { l.applied.Store(&f) }
 
-// Apply makes a change.
+// Apply makes a change, or nothing of it if there is an error. A removal may still be in progress when Apply returns.
 func (l *Lab) Apply(c Change) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -271,7 +274,7 @@ func (l *Lab) Apply(c Change) error {
 	return nil
 }
 
-// apply is Apply without log and OnApply. The caller holds changing.
+// apply is Apply without the log and the function of OnApply. The caller holds changing.
 func (l *Lab) apply(c Change) error {
 	if c.Kind == KindGPU {
 		return l.removeGPU(c.Of)
@@ -305,7 +308,7 @@ func (l *Lab) apply(c Change) error {
 		switch {
 		case do == nil:
 		case f.asks:
-			asked = []change{do} // replaces the change before it, so that at most one can fail
+			asked = []change{do} // replaces an earlier value of the same key, so that at most one change can fail
 		default:
 			after = append(after, do)
 		}
@@ -316,7 +319,7 @@ func (l *Lab) apply(c Change) error {
 	if err := l.impair(p, im); err != nil {
 		return err
 	}
-	for _, do := range slices.Concat(asked, after) { // asked may fail
+	for _, do := range slices.Concat(asked, after) { // asked runs first: if its change fails, nothing is changed
 		if err := do(l, p); err != nil {
 			return err
 		}
@@ -345,8 +348,7 @@ func (p *Port) setCarrier(up bool) {
 	p.NIC().SetCarrier(up)
 }
 
-// impair changes the impairment of frames that a port sends, at the lab's scale. The caller holds
-// changing.
+// impair sets the impairment of frames that a port sends to im, which is at scale 1. The caller holds changing.
 func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	if err := p.NIC().Link().Impair(scaled(im, l.clock.Scale()), p.desc.Link.Down); err != nil {
 		return err
@@ -355,7 +357,7 @@ func (l *Lab) impair(p *Port, im wire.Impairment) error {
 	return nil
 }
 
-// scaled returns the impairment of a link that is slower by the factor scale; 0: without rate and delay.
+// scaled returns the impairment of a link that is slower by the factor scale; for scale 0, without rate and delay.
 func scaled(im wire.Impairment, scale float64) wire.Impairment {
 	if scale == 0 {
 		im.Rate, im.Limit, im.Delay, im.Jitter = 0, 0, 0, 0
@@ -371,8 +373,9 @@ func longer(d time.Duration, scale float64) time.Duration {
 	return time.Duration(min(float64(d)*scale, float64(wire.MaxDelay)))
 }
 
-// SetScale makes links and memories slower by the factor scale, and delays longer; 0: there are neither rates
-// nor delays.
+// SetScale changes the lab's scale, which divides the rates of links and memories, and multiplies the delays of links
+// and completions; with scale 0 there are neither rates nor delays. The times of faults exhaust and tokens that were
+// set before stay.
 func (l *Lab) SetScale(scale float64) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -405,8 +408,8 @@ func (e Event) Told(err error) string {
 // MaxEvents is the maximum number of events in a lab file.
 const MaxEvents = 1000
 
-// Play applies events at their times, multiplied by the lab's scale if that is above 1, until ctx ends. It
-// calls tell after each, with Apply's error.
+// Play applies events at their times, until the last one or until ctx ends. It multiplies the times by the scale that
+// the lab has at the call, if that is above 1. It calls tell after each event, with Apply's error.
 func (l *Lab) Play(ctx context.Context, events []Event, tell func(Event, error)) {
 	start, scale := time.Now(), max(l.clock.Scale(), 1)
 	inOrder := slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })

@@ -58,7 +58,7 @@ func TestParseTime(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the table of faults in docs/lab-reference.md anew")
 
-// The docs have the table of faults that the list of faults gives. Write it anew with
+// The table in docs/lab-reference.md has the text that the list of faults gives. Write it anew with
 //
 //	go test ./internal/lab -run TestDocsHaveAllFaults -update
 func TestDocsHaveAllFaults(t *testing.T) {
@@ -103,7 +103,7 @@ func TestApply(t *testing.T) {
 	if err := apply("link nobody loss=1%"); err == nil || !strings.Contains(err.Error(), "there are port0, port1") {
 		t.Errorf("%v", err)
 	}
-	// The order of limit and rate does not matter.
+	// A limit needs a rate, before or after it in the change.
 	for _, s := range []string{"limit=256K", "loss=1% rate=0 limit=256K"} {
 		if err := apply("link port0 " + s); err == nil || !strings.Contains(err.Error(), "say rate, too") || lossOf(l, 0) != 0 {
 			t.Errorf("%s: %v, loss %v", s, err, lossOf(l, 0))
@@ -124,8 +124,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// The delay of completions scales, up to its maximum; a change with a fault that the model does not have is
-// refused.
+// The delay of completions scales, up to its maximum. A change with a fault that the model does not have is refused,
+// and changes nothing.
 func TestNICFaults(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Guests = append(d.Guests, Uniform(1, NIC{Model: GVE}, 0).Guests...)
@@ -180,7 +180,7 @@ func TestScaledLinks(t *testing.T) {
 	}
 }
 
-// A script's changes are applied in order, none before its time times the scale, also after one has failed.
+// Play applies changes in the order of their times, none before its time times the scale, also after one has failed.
 func TestPlay(t *testing.T) {
 	d := Uniform(1, NIC{Model: Virtio}, 0)
 	d.Scale = 10

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// FieldError is an error of one field of a Description.
+// FieldError is an error of one field of a Description, or of a flag for it.
 type FieldError struct {
 	Guest string // the guest's name
 	Part  string // nics, gpus or links; "": the field is the guest's
@@ -18,7 +18,7 @@ type FieldError struct {
 	Text  string // which values are allowed, or why this one is not
 }
 
-// fieldFlags maps a field, by Part and Key, to the flag that sets it.
+// fieldFlags maps "PART KEY" of a field (FieldError) to the flag that sets it.
 var fieldFlags = func() map[string]string {
 	flags := map[string]string{"nics model": "--nic", "nics queues": "--queues", "gpus memory": "--gpu-memory",
 		" memory": "--memory", " cpus": "--cpus", " iommu": "--iommu"}
@@ -54,7 +54,7 @@ func (e *FieldError) Error() string {
 	return map[string]string{"nics": "NIC ", "gpus": "GPU "}[e.Part] + name + ": " + e.says(e.Key)
 }
 
-// InFile returns the error's text without the flag and the guest.
+// InFile returns the error's text with the field's key in place of a flag; without a Key, with the NIC's or GPU's name.
 func (e *FieldError) InFile() string {
 	if e.Key == "" {
 		return e.Name + ": " + e.Text

@@ -14,7 +14,7 @@ var ErrMemory = errors.New("too much memory")
 // memoryPause is the interval at which boundMemory reads how much memory is occupied.
 const memoryPause = 500 * time.Millisecond
 
-// FrontendMemory returns how many bytes the files that the port's frontend has shared occupy. counted is
+// FrontendMemory returns how many bytes the files that the port's latest frontend has shared occupy. counted is
 // false without Options.FrontendMemory.
 func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	if p.lab.opt.FrontendMemory == 0 {
@@ -23,14 +23,14 @@ func (p *Port) FrontendMemory() (bytes uint64, counted bool) {
 	return p.Space().Occupied(), true
 }
 
-// boundMemory cancels the connection when its frontend's memory occupies more than Options.FrontendMemory.
-// stop ends that.
+// boundMemory starts a goroutine that calls cancel, with ErrMemory, when the frontend's memory occupies more than
+// Options.FrontendMemory (0: never). The goroutine ends then, with ctx, or at stop, which waits for it.
 func (p *Port) boundMemory(ctx context.Context, cancel context.CancelCauseFunc) (stop func()) {
 	most := p.lab.opt.FrontendMemory
 	if most == 0 {
 		return func() {}
 	}
-	p.Space().CountMemory() // without the files of earlier frontends
+	p.Space().CountMemory() // count from now on, without the files of earlier frontends
 	ctx, end := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -16,7 +16,7 @@ import (
 // others continue.
 func TestFrontendMemoryIsBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
-	const most = 1 << 30 // more than the memory of a guest in this process
+	const most = 1 << 30 // more than a guest in this process has
 	w := open(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio}, 0), lab.Options{FrontendMemory: most})
 	a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
 	p := w.Port(2)

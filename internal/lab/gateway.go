@@ -20,8 +20,8 @@ const gatewayHost = 254
 // GatewayAddrs returns the gateway's addresses: 10.118.110.254/24 and fd76:6e69::fe/64.
 func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6(gatewayHost - 1) }
 
-// Gateway returns a Service that opens a gateway. It sets o's addresses, MTUs, log and Own. If Hosts is nil,
-// the hosts are the lab's ports.
+// Gateway returns a Service that opens a gateway with a copy of o. The service sets the copy's MAC, prefixes, MTUs, Log
+// and Own. If o.Hosts is nil, the hosts are the lab's ports.
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
@@ -45,10 +45,10 @@ func Gateway(o gateway.Options) Service {
 	}
 }
 
-// Values of GatewayFlags.Gateway.
+// Values of GatewayFlags.Gateway; "" stands for GatewayNAT.
 const (
-	GatewayNAT      = "nat"      // this machine's network, and its own ports as far as HostPorts opens them
-	GatewayIsolated = "isolated" // only the other guests; forwards work
+	GatewayNAT      = "nat"      // guests reach this machine's network, and its own ports, as the Policy allows
+	GatewayIsolated = "isolated" // guests reach each other and the gateway; forwards work
 	GatewayOff      = "off"      // no gateway
 )
 
@@ -57,7 +57,7 @@ type GatewayFlags struct {
 	Gateway   string
 	NoGateway bool
 	HostPorts string   // in the syntax of gateway.ParsePorts; "": the command's default
-	Deny      []string // in the syntax of gateway.ParsePrefix, as Allow
+	Deny      []string // in the syntax of gateway.ParsePrefix, as is Allow
 	Allow     []string
 	Forwards  []string // in the syntax of ParseForward
 }
@@ -65,8 +65,8 @@ type GatewayFlags struct {
 // Off reports whether the flags switch the gateway off.
 func (f *GatewayFlags) Off() bool { return f.NoGateway || f.Gateway == GatewayOff }
 
-// Options returns the gateway's options for these flags. The guests' names are name followed by a number
-// below n. ports is the default for HostPorts.
+// Options returns the gateway's options for these flags. In Forwards, a guest is called by the parameter name and a
+// number below n. ports is the default for HostPorts.
 func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Options, err error) {
 	mode := cmp.Or(f.Gateway, GatewayNAT)
 	switch {
@@ -100,7 +100,7 @@ func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Opti
 	return o, nil
 }
 
-// off returns the flag that denies guests this machine's network.
+// off returns the flag that denies guests this machine's network, for an error text.
 func (f *GatewayFlags) off() string {
 	if f.NoGateway {
 		return "--no-gateway"
@@ -137,7 +137,8 @@ func (f *GatewayFlags) policy(ports string) (p gateway.Policy, err error) {
 	return p, nil
 }
 
-// ParseForward parses a forward [tcp:|udp:]HOSTPORT:[NAMEi:]GUESTPORT to one of n guests, where NAME is name.
+// ParseForward parses a forward [tcp:|udp:]HOSTPORT:[NAMEi:]GUESTPORT to guest i of n, where NAME is the parameter
+// name. Without a protocol the forward is of TCP, and without a guest to guest 0. It listens at 127.0.0.1.
 func ParseForward(s, name string, n int) (f gateway.Forward, err error) {
 	form := "[tcp:|udp:]HOSTPORT:[" + name + "N:]GUESTPORT"
 	f.Proto = "tcp"

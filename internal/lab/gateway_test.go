@@ -42,7 +42,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	says(t, in, got)
 }
 
-// says checks that a connection carries bytes in both directions, and closes it.
+// says checks that what is written to each end of a connection arrives at the other, and closes both ends.
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {
@@ -90,7 +90,7 @@ func TestGatewayFlags(t *testing.T) {
 	type flags = lab.GatewayFlags
 	for _, c := range []struct {
 		flags flags
-		wrong string // part of the error; "": none
+		wrong string // part of the error; "": Options returns no error
 		nat   bool
 		ports string
 	}{

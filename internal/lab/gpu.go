@@ -20,11 +20,11 @@ import (
 // GPUFilePrefix followed by the GPU's name is the name of its memory file.
 const GPUFilePrefix = "vnic-gpu"
 
-// GPUMemory is a GPU of a lab, which the lab closes.
+// GPUMemory is a GPU of a lab. Lab.Close closes its memory.
 type GPUMemory struct {
 	*gpumem.GPU
-	Name string   // as a.gpu0
-	File *os.File // its memory; the lab closes it
+	Name string   // the description's name, as a.gpu0
+	File *os.File // a duplicate of the descriptor of its memory; Lab.Close closes it
 	Node bool     // the guest sees the memory as a NUMA node
 
 	Place   string // its name in Machine.Tree
@@ -35,8 +35,8 @@ type GPUMemory struct {
 	info control.GPUInfo // without its place in the PCIe tree
 }
 
-// allocate makes the memory of all GPUs: concurrently, unless the machine lacks memory. It returns the error
-// of the failed GPU with the lowest number.
+// allocate makes the memory of all GPUs: for as many GPUs at a time as there are CPUs, or for one at a time if the
+// machine lacks memory for all. It returns the error of the failed GPU with the lowest number.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)
@@ -68,8 +68,8 @@ func (l *Lab) allocate() error {
 	return cmp.Or(errs...)
 }
 
-// newGPU makes the next GPU of the lab, from memory of allocate: a NUMA node with number node, or a PCI
-// device.
+// newGPU makes the lab's next GPU, with the memory that allocate has made for it. The guest sees the GPU as a PCI
+// device, or, if model.Node is set, as a NUMA node, whose number is in the parameter node.
 func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {
@@ -100,7 +100,7 @@ func (l *Lab) free() error {
 	return errors.Join(append(errs, eg.Wait())...)
 }
 
-// memoryError converts an error for lack of memory to a *MemoryError.
+// memoryError converts an error for lack of memory to a *MemoryError, and returns another error unchanged.
 func (l *Lab) memoryError(size uint64, err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {

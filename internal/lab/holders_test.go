@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Holders calls the function of SetHolders, but not again soon after a call that took too long.
+// Holders calls the function that SetHolders has set, but not again soon after a call that failed because its ctx had
+// ended.
 func TestHoldersAreAsked(t *testing.T) {
 	p := open(t, lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}).Port(0)
 	if _, known := p.Holders(t.Context()); known {

@@ -12,7 +12,7 @@ import (
 
 // AllowedMACs are the source MACs that guests may use besides their NIC's.
 type AllowedMACs struct {
-	Any  bool // all MACs of hosts that neither another port nor the gateway uses
+	Any  bool // any unicast MAC, while neither another port nor the gateway uses it
 	List []wire.MAC
 }
 
@@ -55,14 +55,14 @@ func (a AllowedMACs) String() string {
 }
 
 // Identify allows each guest to send from the allowed MACs and from its NIC's MAC. With learned, the source
-// of the guest's first frame replaces the NIC's MAC.
+// of the guest's first accepted frame replaces the NIC's MAC.
 func (d *Description) Identify(a AllowedMACs, learned bool) {
 	for n := range d.AllNICs() {
 		n.Link.Identity = &wire.Identity{Also: a.List, Any: a.Any, Learn: learned}
 	}
 }
 
-// refused reports a refused frame to Options.Note, or to the log.
+// refused reports a refused frame to Options.Note, or, if Note is nil, to the log.
 func (p *Port) refused(r wire.Refusal) {
 	text := refusalText(r)
 	if r.More > 0 {

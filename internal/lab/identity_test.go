@@ -47,7 +47,7 @@ func (n *notes) has(parts ...string) bool {
 	return false
 }
 
-// refuses makes a guest dial until its port has counted a drop for reason r.
+// refuses makes a guest dial, waits until its port has counted a drop for reason r, and closes the guest.
 func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.DropReason) {
 	t.Helper()
 	ctx := t.Context()
@@ -63,8 +63,8 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 	<-done
 }
 
-// TestPortsSendFromTheirOwnMAC: a port sends from its NIC's MAC, or an allowed or learned one that is no
-// other port's.
+// TestPortsSendFromTheirOwnMAC: a port sends from its NIC's MAC, or from an allowed or learned MAC that is
+// neither another port's nor the gateway's.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"
@@ -106,7 +106,8 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	}
 }
 
-// TestTheNextGuestBeginsAnew: a guest's addresses are forgotten when its connection ends.
+// TestTheNextGuestBeginsAnew: when a guest's connection ends, its port forgets the MAC that it has learned,
+// so that the next guest may use another MAC and the same IP addresses.
 func TestTheNextGuestBeginsAnew(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: &wire.Identity{Learn: true}}},
@@ -120,7 +121,8 @@ func TestTheNextGuestBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOthersAreTold: if a guest uses another guest's address, a note names that guest's port.
+// TestAddressesOfOthersAreTold: if a guest sends from the IP address of another port, a note names the other
+// port.
 func TestAddressesOfOthersAreTold(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var seen notes

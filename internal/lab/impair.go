@@ -11,10 +11,10 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// Impairment is the faults of a link in the direction from the guest.
+// Impairment is the faults of a link in one direction.
 type Impairment = wire.Impairment
 
-// Value is a field of an Impairment in users' syntax.
+// Value formats and sets a part of an Impairment, such as its loss, in users' syntax.
 type Value interface {
 	String() string
 	Set(text string) error
@@ -63,7 +63,7 @@ func (o *onOff) Set(s string) error {
 	return nil
 }
 
-// burst is a wire.Burst with the text P/R[/1-H[/1-K]], in the syntax of tc-netem's gemodel.
+// burst is a wire.Burst with the text P/R[/1-H[/1-K]], parameters of tc-netem's gemodel, or 0 if it is zero.
 type burst wire.Burst
 
 func (b *burst) String() string {
@@ -168,7 +168,8 @@ func (q *queueLimit) Set(s string) error {
 	return err
 }
 
-// Impair sets the impairment of all links, with seeds from im.Seed on.
+// Impair sets the impairment of all links in the direction from the guest to im, with im.Seed + i as the seed
+// of port i's link.
 func (d *Description) Impair(im Impairment) {
 	for n := range d.AllNICs() {
 		n.Link.Up = im
@@ -176,7 +177,7 @@ func (d *Description) Impair(im Impairment) {
 	d.Sow(im.Seed)
 }
 
-// Sow sets the seed of port i's link to seed + i.
+// Sow sets the seed of port i's link, in the direction from the guest, to seed + i.
 func (d *Description) Sow(seed uint64) {
 	for n := range d.AllNICs() {
 		n.Link.Up.Seed = seed

@@ -9,7 +9,7 @@ import (
 )
 
 // InProcess makes a driver with the options o in this process, and connects it to the port by vhost-user. The
-// caller closes the driver before the lab. The NIC must be a virtio NIC.
+// caller closes the driver before the lab. If the NIC is not a virtio NIC, InProcess returns an error.
 func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	if p.Model.VFIOUser {
 		return nil, errors.New("port " + p.Name + ": no driver in this process for a " + p.Model.Name + " NIC")

@@ -7,8 +7,9 @@ import (
 )
 
 // checkIOMMU returns an error for a guest with an IOMMU and devices that QEMU (11.1) does not put behind it,
-// or whose memory cannot be reached through it. QEMU's PCIe switches forward nothing: a NIC's request for a
-// GPU's BAR goes to the IOMMU, and Linux maps the BAR there only across host bridges (drivers/pci/p2pdma.c).
+// or whose memory cannot be reached through it. QEMU's PCIe switches forward no request from one device
+// below them to another: a NIC's request for a GPU's BAR goes to the IOMMU, and Linux maps the BAR there only
+// across host bridges (drivers/pci/p2pdma.c).
 func (g *Guest) checkIOMMU() error {
 	if !g.IOMMU {
 		return nil
@@ -27,9 +28,9 @@ func (g *Guest) checkIOMMU() error {
 	return nil
 }
 
-// SetMemory maps the RAM of a guest with an IOMMU for its NICs, by physical address, for commands, whose
-// addresses no IOMMU translates. Without an IOMMU it does nothing. The caller still owns the maps'
-// descriptors.
+// SetMemory replaces the maps of a guest's memory by physical address. The guest's NICs use them for the commands
+// of vnic's programs, whose addresses no IOMMU translates. For a guest without an IOMMU SetMemory does nothing.
+// The caller still owns the maps' descriptors.
 func (m *Machine) SetMemory(maps []dma.Map) error {
 	var errs []error
 	for _, p := range m.Ports {
@@ -40,8 +41,9 @@ func (m *Machine) SetMemory(maps []dma.Map) error {
 	return errors.Join(errs...)
 }
 
-// Translated reports whether an IOMMU translates the NIC's addresses. Without translation QEMU maps RAM from
-// 0 on; Linux gives a device no address in the first page (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
+// Translated reports whether an IOMMU translates the addresses of a NIC in QEMU: the lowest mapped address is
+// not 0. It returns false while nothing is mapped. Without translation QEMU maps RAM from 0 on; Linux gives a
+// device no address in the first page (drivers/iommu/dma-iommu.c, iommu_dma_init_domain).
 func (p *Port) Translated() bool {
 	regions := p.Space().Regions()
 	return len(regions) > 0 && regions[0].IOVA != 0

@@ -39,7 +39,7 @@ func TestMemoryBehindAnIOMMU(t *testing.T) {
 			b = []byte("[]")
 		}
 		testkit.Equal(t, "GPU memory", string(b), want)
-		testkit.OK(t, p.Space().Add(dma.Map{Size: 1 << 20, FD: ram})) // as without translation
+		testkit.OK(t, p.Space().Add(dma.Map{Size: 1 << 20, FD: ram})) // as QEMU maps RAM without translation
 		if p.Translated() {
 			t.Error("translated, with RAM at 0")
 		}

@@ -21,7 +21,7 @@ import (
 // Lab is the NICs and GPUs of guests, and the switch that connects the NICs. Its methods may be called
 // concurrently, but Close only once, after the other calls.
 type Lab struct {
-	desc     Description // complete
+	desc     Description // with defaults (Complete)
 	opt      Options
 	files    *dma.Files
 	sw       *wire.Switch
@@ -32,7 +32,7 @@ type Lab struct {
 	clock    *shape.Clock
 
 	changing sync.Mutex      // held during changes of the running lab
-	removals []chan struct{} // under changing; closed when a removal has ended
+	removals []chan struct{} // under changing; one for each removal, closed when the removal has ended
 	closing  chan struct{}
 
 	applied atomic.Pointer[func(Change)]
@@ -45,8 +45,8 @@ type Lab struct {
 // Machine is the hardware of a guest.
 type Machine struct {
 	Name  string
-	Tree  *pcie.Tree // the tree in which ports and GPUs have a Place
-	Bare  bool       // the tree is a default one, which QEMU does not show
+	Tree  *pcie.Tree // Port.Place and GPUMemory.Place are names in it
+	Bare  bool       // the tree is the default of a guest without sockets, and QEMU does not show it
 	Ports []*Port
 	GPUs  []*GPUMemory
 	// Driver is DriverNode or DriverVNICGPU.
@@ -97,7 +97,7 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// addMachine makes a guest's GPUs and NICs; after an error, Close closes those made.
+// addMachine makes a guest's GPUs and NICs; after an error, Lab.Close closes the GPUs and NICs made so far.
 func (l *Lab) addMachine(g *Guest) error {
 	tree, err := g.tree()
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *Lab) addMachine(g *Guest) error {
 	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0 && g.Driver != DriverVNICGPU,
 		Driver: cmp.Or(g.Driver, DriverNode), IOMMU: g.IOMMU, desc: g, lab: l}
 	l.machines = append(l.machines, m)
-	nodes := max(len(g.Sockets), 1) - 1 // the last node that is a socket; GPUs follow
+	nodes := max(len(g.Sockets), 1) - 1 // number of the last NUMA node that is a socket; GPUs that are nodes follow
 	for i := range g.GPUs {
 		model := g.ModelOf(&g.NICs[g.owner(i)])
 		if model.Node {
@@ -164,7 +164,7 @@ func (l *Lab) Machines() []*Machine { return slices.Clone(l.machines) }
 // Machine returns the hardware of guest i.
 func (l *Lab) Machine(i int) *Machine { return l.machines[i] }
 
-// Ports returns the ports of the guests, in their order.
+// Ports returns all ports, in the order of Port.Index: guest by guest.
 func (l *Lab) Ports() []*Port { return slices.Clone(l.ports) }
 
 // Port returns port i of the lab.
@@ -173,7 +173,7 @@ func (l *Lab) Port(i int) *Port { return l.ports[i] }
 // Switch returns the switch of all ports.
 func (l *Lab) Switch() *wire.Switch { return l.sw }
 
-// MTU returns the least MTU of the NICs.
+// MTU returns the least NICOptions.MTU of the NICs, in bytes.
 func (l *Lab) MTU() int {
 	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }

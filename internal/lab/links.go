@@ -13,11 +13,12 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// Edge is one direction of a link, as "a.nic0 up" or the wire "a.nic0 out", or the memory of a socket.
+// Edge is one direction of a link, as "a.nic0 up", "a.s0 to s1" or the wire "a.nic0 out", or the memory of a
+// socket, as "a.s0 memory".
 type Edge struct {
 	Name string
 	Rate float64 // bytes a second, at scale 1; 0: unknown
-	Wire bool    // the edge is a NIC's Ethernet
+	Wire bool    // the edge is one direction of a NIC's Ethernet
 
 	shape *shape.Edge // nil without a rate
 }
@@ -40,7 +41,7 @@ type Load struct {
 
 // Way is the memory of payload: host memory, or a GPU's, perhaps bounced through host memory.
 type Way struct {
-	GPU     int // in the machine; -1: host memory
+	GPU     int // number in Machine.GPUs; -1: host memory
 	Bounced bool
 	Node    int // of host memory: 1 + the number of its socket; 0: the socket above the NIC
 }
@@ -50,8 +51,8 @@ var ByHost = Way{GPU: -1}
 
 func hostNode(i int) Way { return Way{GPU: -1, Node: i + 1} }
 
-// FormatEdgeRate formats the rate of the edge with this name: bits a second for Ethernet, else bytes a
-// second.
+// FormatEdgeRate formats a rate in bytes a second for the edge with this name: as bits a second for Ethernet, else
+// as bytes a second.
 func FormatEdgeRate(name string, rate float64) string {
 	if strings.HasSuffix(name, wireOut) || strings.HasSuffix(name, wireIn) {
 		return FormatBitRate(rate)
@@ -80,7 +81,7 @@ func (l *Lab) edge(name string, rate float64, wire bool) *Edge {
 	return e
 }
 
-// Edges lists the existing edges that have a rate, sorted by name.
+// Edges lists the edges made so far that have a rate, sorted by name.
 func (l *Lab) Edges() (list []*Edge) {
 	l.edgeMu.Lock()
 	defer l.edgeMu.Unlock()
@@ -93,8 +94,8 @@ func (l *Lab) Edges() (list []*Edge) {
 	return list
 }
 
-// Described reports whether the machine's tree is not Bare, or it has an interconnect, or a link or memory of it has a
-// rate.
+// Described reports whether the machine is not Bare, or its guest has an interconnect, or a rate of a link, of a NIC's
+// wire or of a memory.
 func (m *Machine) Described() bool { return !m.Bare || m.desc.shaped() }
 
 // Clock returns the clock with the lab's scale.
@@ -141,7 +142,7 @@ type loadsOf struct {
 	engine, outward bool
 }
 
-// known returns the loads of this kind, and calls loads only if they are not stored.
+// known returns the loads of this kind. If none are stored, it calls loads and stores the result.
 func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	p.loadsMu.Lock()
 	defer p.loadsMu.Unlock()
@@ -153,15 +154,16 @@ func (p *Port) known(kind loadsOf, loads func() []Load) []Load {
 	return list
 }
 
-// Loads returns the edges that the port's sent or received packets load if their payload takes a way. Headers
-// and descriptors are in the memory of the socket above the NIC. The caller must not change the list.
+// Loads returns the edges that the port's sent or received packets load if their payload takes a way: only the wire
+// if the port has no Place. Headers and descriptors are in the memory of the socket above the NIC. The caller must
+// not change the list.
 func (p *Port) Loads(way Way, sends bool) []Load {
 	return p.known(loadsOf{way: way, outward: sends}, func() []Load { return p.newLoads(way, sends) })
 }
 
 func (p *Port) newLoads(way Way, sends bool) (all []Load) {
 	tree, d, name := p.machine.Tree, p.Model.received, p.Name+wireIn
-	move, engine := tree.Write, tree.Read // by the NIC, and by the GPU for a bounce
+	move, engine := tree.Write, tree.Read // how the NIC moves payload, and how the GPU does if it is bounced
 	if sends {
 		d, name, move, engine = p.Model.sent, p.Name+wireOut, tree.Read, tree.Write
 	}
@@ -211,7 +213,7 @@ func (p *Port) newEngineLoads(gpu, node int, toHost bool) []Load {
 }
 
 func crosses(x *Load, b float64) {
-	if x.Payload = b; b >= 1 { // below 1, only read requests cross
+	if x.Payload = b; b >= 1 { // else only read requests cross
 		x.Times = 1
 	}
 }
@@ -244,7 +246,7 @@ func (l *Lab) route(loads []Load) *shape.Route {
 	return shape.NewRoute(l.clock, shares)
 }
 
-// shaped reports whether the guest has an interconnect, or a link or memory of it has a rate.
+// shaped reports whether the guest has an interconnect, or a rate of a link, of a NIC's wire or of a memory.
 func (g *Guest) shaped() bool {
 	return len(g.Interconnects) > 0 || slices.ContainsFunc(g.Sockets, func(s Socket) bool { return s.DRAM > 0 }) ||
 		slices.ContainsFunc(g.Switches, func(s Switch) bool { return s.Link.Known() }) ||
@@ -269,8 +271,9 @@ func (p *Port) shape() *nic.Shape {
 	return s
 }
 
-// nodes returns the number of sockets whose memories have separate addresses (internal/machine/qemu/tree.go);
-// 0: they are not distinguished.
+// nodes returns the number of sockets, each with a file of its own for its RAM (ramSizes in
+// internal/machine/qemu/tree.go). It returns 0, so that sockets' RAM is not distinguished, with one socket or none,
+// with more than dma.MaxNodes, or without a Place.
 func (p *Port) nodes() int {
 	if n := len(p.machine.desc.Sockets); n > 1 && n <= dma.MaxNodes && p.Place != "" {
 		return n
@@ -313,8 +316,8 @@ func carry(to map[*Edge]Carried, loads []Load, n uint64) {
 	}
 }
 
-// Carry adds to each edge the bytes that the port's queues and engines have moved over it. While packets
-// pass, the numbers may not match each other.
+// Carry adds to the counts of each edge in the map the bytes that the port's queues, and its engine's copies between
+// GPUs and host memory, have moved over the edge. While packets pass, the numbers may not match each other.
 func (p *Port) Carry(to map[*Edge]Carried) {
 	for i := range p.NIC().QueuePairs() {
 		rx, tx := p.NIC().QueueCounters(i)
@@ -327,7 +330,7 @@ func (p *Port) Carry(to map[*Edge]Carried) {
 	}
 	for i, gpu := range p.machine.GPUs {
 		if slices.Contains(p.GPUs, gpu) {
-			for node := range p.nodes() + 1 { // 0: unknown
+			for node := range p.nodes() + 1 { // 0: the copies whose node is unknown
 				if out, in := p.NIC().Copied(gpu.ID(), node-1); node == 0 || out+in > 0 {
 					carry(to, p.EngineLoads(i, node, true), out)
 					carry(to, p.EngineLoads(i, node, false), in)
@@ -365,14 +368,16 @@ func (p *Port) carryQueue(to map[*Edge]Carried, c *control.DirCounters, t *nic.T
 	}
 }
 
-// besides returns the bytes on the edge besides payload in memory.
+// besides returns the bytes on the edge for headers and ring entries, or, if the edge is a wire, for whole frames,
+// payload included.
 func (x *Load) besides(c *control.DirCounters, buffers float64) float64 {
 	return x.Header*float64(c.HeaderBytes) + x.Packet*float64(c.Packets) + x.Buffer*buffers +
 		x.Wire*nic.WireBytes(c.DeviceBytes+c.GPUFileBytes+c.HostBytes, c.HeaderBytes, c.Packets, c.Segments)
 }
 
-// CarryFlow adds to each edge the bytes of one direction of a connection, c, whose payload takes one way. It
-// assumes the port's mean number of buffers per packet.
+// CarryFlow adds to the count of each edge in the map the bytes of one direction of a connection: c has the
+// connection's counters for this direction, and all its payload takes the same way. CarryFlow assumes the port's mean
+// number of buffers per packet in this direction.
 func (p *Port) CarryFlow(to map[*Edge]float64, c *control.DirCounters, way Way, sends bool) {
 	var packets, buffers uint64
 	for i := range p.NIC().QueuePairs() {

@@ -56,7 +56,7 @@ func sendFrom(ctx context.Context, s *stack.Stack, from, to netip.AddrPort, b de
 	return err
 }
 
-// take accepts a connection, and returns the number of bytes until its end.
+// take accepts a connection and reads it to its end. It returns the number of bytes, and io.EOF or another error.
 func take(l devmem.Listener) (n int, err error) {
 	c, err := l.AcceptConn()
 	if err != nil {
@@ -95,7 +95,8 @@ func linkedStacks(t *testing.T, w *lab.Lab) (stacks [2]*stack.Stack) {
 	return stacks
 }
 
-// transferred is a transfer of n bytes between the guests' GPUs number gpu; -1: host memory.
+// transferred is a transfer of n bytes from one guest (its index is in from) to the other, between their GPUs (their
+// index is in gpu), or, if gpu is -1, between their host memories.
 type transferred struct {
 	from, gpu, n int
 	local, to    netip.AddrPort
@@ -103,7 +104,7 @@ type transferred struct {
 	listener     devmem.Listener
 }
 
-// prepare binds memory and listens.
+// prepare binds GPU memory, unless gpu is -1, and listens.
 func (x *transferred) prepare(t *testing.T, w *lab.Lab, stacks [2]*stack.Stack) {
 	to := 1 - x.from
 	port := uint16(10 + x.gpu)
@@ -120,7 +121,7 @@ func (x *transferred) prepare(t *testing.T, w *lab.Lab, stacks [2]*stack.Stack) 
 	x.listener = testkit.Must(stacks[to].Listen(x.to))(t)
 }
 
-// run transfers and returns the errors of both ends.
+// run makes the transfer, and returns the errors of both ends.
 func (x *transferred) run(ctx context.Context, stacks [2]*stack.Stack) error {
 	sent := make(chan error, 1)
 	go func() { sent <- sendFrom(ctx, stacks[x.from], x.local, x.to, x.send, x.n) }()
@@ -133,7 +134,7 @@ func (x *transferred) run(ctx context.Context, stacks [2]*stack.Stack) error {
 
 func payload(c *control.DirCounters) uint64 { return c.DeviceBytes + c.GPUFileBytes + c.HostBytes }
 
-// carried returns the payload of edges by name.
+// carried returns the payload that the ports have counted on each edge, by the edge's name.
 func carried(ports ...*lab.Port) map[string]uint64 {
 	edges, m := make(map[*lab.Edge]lab.Carried), make(map[string]uint64)
 	for _, p := range ports {
@@ -230,8 +231,8 @@ func TestLinksCarryWhatQueuesCount(t *testing.T) {
 	}
 }
 
-// Payload in the RAM of the other socket crosses the link between the sockets, if each socket's RAM has a
-// separate file.
+// The NICs are below s1. If a port maps a file for each socket's RAM, payload in the first file crosses the link from
+// or to s0; if it maps only one file, payload counts as in s1's RAM.
 func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const n = 1 << 18
@@ -272,7 +273,8 @@ func TestHostMemoryIsThatOfItsFile(t *testing.T) {
 	}
 }
 
-// With one connection, edges carry the bytes of its flow counters, besides frames that are not TCP.
+// With one connection, the payload on edges is the payload of its flow counters, plus less than 1000 bytes of other
+// frames at each port.
 func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for gpu := range 2 {
@@ -291,7 +293,7 @@ func TestLinksCarryWhatFlowCountersCount(t *testing.T) {
 			meters[i] = testkit.Must(w.Port(i).NIC().AddFlowCounter(f))(t)
 		}
 		testkit.OK(t, x.run(ctx, stacks))
-		// Packets are counted only after they have arrived.
+		// A packet may be counted only after it has arrived.
 		testkit.Eventually(t, "links' payload to equal the flow counters", func() bool {
 			same := true
 			for i, p := range w.Ports() {

@@ -23,7 +23,8 @@ func (p *Pairs) Some() string {
 	return strings.Join(p.Names, " ")
 }
 
-// AddPair adds a NIC and a GPU to the Pairs with this text, which it makes if there are none.
+// AddPair adds a NIC and a GPU to the Pairs with this text in list, which it makes if there are none, and returns the
+// list.
 func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	i := slices.IndexFunc(list, func(p Pairs) bool { return p.Text == text })
 	if i < 0 {
@@ -33,8 +34,9 @@ func AddPair(list []Pairs, text, nic, gpu string) []Pairs {
 	return list
 }
 
-// SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. No port
-// redirects. Host bridges forward only with DriverVNICGPU, and only if a host bridge of t forwards.
+// SeenByLinux returns the tree as a guest's kernel sees it in a QEMU that emulates the CPU. In it no port
+// redirects. All host bridges forward, also to each other, if a host bridge of t forwards and driver is
+// DriverVNICGPU; else none does.
 func SeenByLinux(t *pcie.Tree, driver string) *pcie.Tree {
 	nodes := t.Nodes()
 	routing := pcie.NoRouting
@@ -59,8 +61,8 @@ func Forwards(t *pcie.Tree) bool {
 	return slices.ContainsFunc(t.Children(""), func(s pcie.Node) bool { return s.Routing != pcie.NoRouting })
 }
 
-// Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on whether the NIC
-// reaches the GPU: none with NoP2P or without sockets. linux returns the kernel's path. The description must be
+// Differences lists the NICs and GPUs of guest i for which its kernel and the lab disagree on whether the NIC reaches
+// the GPU peer to peer: none with NoP2P or without sockets. linux returns the kernel's path. The description must be
 // valid (Check).
 func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	if d.NoP2P || len(d.Guests[i].Sockets) == 0 {
@@ -70,8 +72,8 @@ func (d *Description) Differences(i int, linux func(nic, gpu string) pcie.Path) 
 	return d.pairs(i, func(_ Model, nic, gpu string) string { return difference(tree.Path(nic, gpu), linux(nic, gpu)) })
 }
 
-// Refused lists the kernel's NICs of guest i with the GPUs whose memory the kernel refuses to bind to their
-// queues. The description must be valid (Check).
+// Refused lists the NICs of guest i that its kernel drives (Model.Kernel), with the GPUs whose memory the kernel
+// refuses to bind to their queues. linux returns the kernel's path. The description must be valid (Check).
 func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) []Pairs {
 	return d.pairs(i, func(m Model, nic, gpu string) string {
 		if path := linux(nic, gpu); m.Kernel && !path.P2P() { // Linux decides only for its own drivers
@@ -81,7 +83,8 @@ func (d *Description) Refused(i int, linux func(nic, gpu string) pcie.Path) []Pa
 	})
 }
 
-// pairs lists the NICs of guest i with the GPUs that they may address, by text; it leaves out the text "".
+// pairs lists the NICs of guest i with the GPUs that they may address, grouped by the result of text; it leaves out
+// pairs with the result "".
 func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (list []Pairs) {
 	c := d.Complete()
 	g := &c.Guests[i]
@@ -97,7 +100,7 @@ func (d *Description) pairs(i int, text func(m Model, nic, gpu string) string) (
 	return slices.DeleteFunc(list, func(p Pairs) bool { return p.Text == "" })
 }
 
-// difference describes how the paths differ; "": they do not.
+// difference describes how the paths differ; "": both are peer to peer, or neither is.
 func difference(path, linux pcie.Path) string {
 	switch {
 	case path.P2P() == linux.P2P():

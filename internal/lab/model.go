@@ -20,15 +20,15 @@ import (
 
 // Device models of a NIC.
 const (
-	Virtio = "virtio" // a driver in vnic's guest program, or any virtio-net driver
-	GVE    = "gve"    // the driver gve of the guest's kernel
+	Virtio = "virtio" // driven by vnic's guest program, or by any virtio-net driver
+	GVE    = "gve"    // driven by gve in the guest's kernel
 )
 
-// Bounds of a NIC.
+// Bounds and a default of a NIC's settings.
 const (
 	MaxQueuePairs = 16
-	MinMTU        = 576               // every IPv4 host must accept such datagrams (RFC 791)
-	DefaultFlows  = flows.DefaultRows // rows of a NIC's table of flows
+	MinMTU        = 576               // every IPv4 host must accept datagrams of this size (RFC 791)
+	DefaultFlows  = flows.DefaultRows // default of --flows (Options.Flows)
 	MaxFlows      = flows.MaxRows
 	MaxRSCUsecs   = int(nic.MaxHold / time.Microsecond)
 )
@@ -38,8 +38,8 @@ type Model struct {
 	Name       string // Virtio or GVE
 	Kernel     bool   // vnic's guests use their kernel's driver and TCP
 	Node       bool   // GPU memory is a NUMA node, not BAR 2 of an ivshmem device
-	VFIOUser   bool   // vfio-user, not vhost-user
-	QueuePairs int    // default
+	VFIOUser   bool   // the NIC's protocol is vfio-user, not vhost-user
+	QueuePairs int    // default of NIC.QueuePairs
 	MaxMTU     int
 
 	sent, received descriptors
@@ -70,7 +70,7 @@ func LookupModel(name string) (m Model, known bool) {
 const (
 	// No driver: GPU memory is a NUMA node for a gVNIC, and a PCI BAR for a virtio NIC.
 	DriverNode    = "node"
-	DriverVNICGPU = "vnicgpu" // guest-images/vnicgpu: a driver for BAR 2
+	DriverVNICGPU = "vnicgpu" // the driver in guest-images/vnicgpu: GPU memory is a PCI BAR
 )
 
 // With returns the model for a guest whose GPUs have this driver.
@@ -85,8 +85,8 @@ func (g *Guest) ModelOf(n *NIC) Model {
 	return m.With(g.Driver)
 }
 
-// gpuInfo returns how a guest finds a GPU: BAR 2 of an ivshmem-plain (1af4:1110), or the NUMA node with
-// number node.
+// gpuInfo returns how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or, if m.Node is set, as a NUMA
+// node, whose number is in the parameter node.
 func (m Model) gpuInfo(node int) control.GPUInfo {
 	info := control.GPUInfo{DevFn: 0xff, Attach: control.AttachBAR, BAR: 2, Vendor: 0x1af4, Device: 0x1110, Node: 0xff}
 	if m.Node {
@@ -102,7 +102,7 @@ type device interface {
 	Close()
 }
 
-// express returns the link of the NIC's slot; zero in a guest without sockets.
+// express returns the link of the NIC's slot, or defaultLink if the slot has none; zero in a guest without sockets.
 func express(g *Guest, n *NIC) pcie.Link {
 	if len(g.Sockets) == 0 {
 		return pcie.Link{}
@@ -110,7 +110,7 @@ func express(g *Guest, n *NIC) pcie.Link {
 	return cmp.Or(n.Slot.Link, defaultLink)
 }
 
-// defaultLink is the link of a slot without a given one.
+// defaultLink is the result of express for a slot without a link.
 var defaultLink = pcie.Link{Gen: 3, Width: 16}
 
 func newVirtio(files *dma.Files, c nic.Config, _ *Guest, _ *NIC) (device, error) {

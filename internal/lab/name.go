@@ -11,7 +11,8 @@ const maxName = 31
 
 var errName = errors.New("a letter, then letters, digits and dashes, no dash at the end, 31 at most, in lower case")
 
-// CheckName checks a user's name for a part of a lab. It must be a label of a host name.
+// CheckName checks a user's name for a part of a lab: it must be a label of a host name, in lower case, begin with a
+// letter, and have at most maxName bytes.
 func CheckName(s string) error {
 	if !gateway.IsLabel(s) || len(s) > maxName || s[0] < 'a' {
 		return errName

@@ -17,7 +17,7 @@ var reaches = map[string]func(*Port) any{
 	"XDP":      func(p *Port) any { return p.XDP },
 }
 
-// lost lists the fields of options that a port does not have.
+// lost lists the fields of options for which a port has another value.
 func lost(t *testing.T, o NICOptions, p *Port) (fields []string) {
 	for i, v := range reflect.ValueOf(o).Fields() {
 		read := reaches[i.Name]
@@ -41,7 +41,7 @@ func TestNICOptionsReachThePort(t *testing.T) {
 		return l.Port(0)
 	}
 	testkit.Equal(t, "lost options", len(lost(t, all, open(all))), 0)
-	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls
+	for i := range reflect.TypeFor[NICOptions]().NumField() { // negative controls: as if this option were lost
 		less := all
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		f.SetZero()

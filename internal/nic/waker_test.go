@@ -29,7 +29,7 @@ type plainOutlet struct {
 func (o plainOutlet) Send(batch []*wire.Packet)           { o.link.Deliver(o.w, batch) }
 func (plainOutlet) Dropped(*wire.Packet, wire.DropReason) {}
 
-// All senders of a port wait for a receiver as that port, and share its turns.
+// Senders of each kind wait for a receiver with the serial number of their link (PortSerial).
 //
 // Invariant: nic: Ports that wait for a receiver get about equal shares of its buffers.
 func TestSendersWaitAsTheirPort(t *testing.T) {

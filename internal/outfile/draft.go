@@ -13,18 +13,18 @@ import (
 
 // Draft is a file that gets its name when it is complete.
 type Draft struct {
-	Temp string // in the same directory as Name; "": the draft has no name yet, and ends with the process
-	Name string // NewDraft makes it absolute; of a link, it is the target
+	Temp string // temporary path in the directory of Name; "": there is none, and a file closed without Rename is gone
+	Name string // NewDraft makes it absolute; if a symbolic link has the name, it is the link's target
 
-	// Rename gives the draft its name, and Remove removes Temp. A process that may not do that can replace these
-	// functions.
+	// Rename gives the draft its name, and Remove removes Temp; if Temp is "", Remove is nil. For a process that may not
+	// rename or remove the file, other functions can replace these.
 	Rename, Remove func() error
 
 	f *os.File
 }
 
-// NewDraft makes a draft, in the directory of the file: without a name if the file system supports that
-// (open(2), O_TMPFILE). Errors name the file and advise what to do.
+// NewDraft makes a draft for a regular file that exists or not, in the directory of the file: without a name if the
+// file system supports that (open(2), O_TMPFILE). Errors name the file and advise what to do.
 func NewDraft(name string) (_ *Draft, err error) {
 	defer func() { err = Explain(name, err) }()
 	to, err := filepath.Abs(name)
@@ -51,8 +51,8 @@ func NewDraft(name string) (_ *Draft, err error) {
 	return d, d.open()
 }
 
-// Replace writes a file, with the content from write, and makes it readable for all. It replaces an existing
-// file only when it is complete.
+// Replace makes a file of mode 0644 with the content that the function write writes. The new file replaces an existing
+// one only when the new one is complete.
 func Replace(name string, write func(*os.File) error) error {
 	d := &Draft{Name: name}
 	err := d.open()
@@ -84,7 +84,8 @@ func (d *Draft) withName() (err error) {
 	return nil
 }
 
-// Commit writes b to the draft and gives the draft its name.
+// Commit writes b to the draft, gives the draft its name, and closes it. After an error it removes the draft, as far as
+// possible.
 func (d *Draft) Commit(b []byte) error {
 	_, err := d.f.Write(b)
 	if err = d.finish(err); err != nil {
@@ -93,7 +94,7 @@ func (d *Draft) Commit(b []byte) error {
 	return nil
 }
 
-// finish gives the draft its name if err is nil; otherwise it removes the draft.
+// finish closes the draft's file, and gives the draft its name if err is nil. It removes a draft that got no name.
 func (d *Draft) finish(err error) error {
 	if err == nil && d.Temp == "" {
 		err = d.Rename()
@@ -114,11 +115,11 @@ func (d *Draft) finish(err error) error {
 	return err
 }
 
-// File returns the draft's file, which the draft still owns.
+// File returns the draft's file, which the draft still owns; nil after Commit or Discard.
 func (d *Draft) File() *os.File { return d.f }
 
-// Adopt gives a file without a name the given name in a directory, as for openat(2), and replaces an existing
-// file: a link cannot do that, so the file first gets a temporary name.
+// Adopt gives a file without a name the name, relative to the directory dir as in openat(2), and replaces an existing
+// file. linkat(2) cannot replace a file, so f first gets a temporary name.
 func Adopt(f *os.File, dir int, name string) error {
 	dirName, base := filepath.Split(name)
 	for range 100 {
@@ -137,7 +138,7 @@ func Adopt(f *os.File, dir int, name string) error {
 	return unix.EEXIST
 }
 
-// Discard removes the draft, unless Commit was called.
+// Discard closes and removes the draft, unless it is nil or Commit or Discard was called before.
 func (d *Draft) Discard() error {
 	if d == nil || d.f == nil {
 		return nil

@@ -1,8 +1,8 @@
 // Package outfile makes files that a command writes while it runs, such as captures and consoles.
 //
 // Files that it makes have mode 0600, because they contain data of guests; Replace makes files that all can
-// read. Create follows a symbolic link at the end of a name only if our user or root owns it: no other user's link
-// chooses which file is emptied. NewDraft checks the owner of the first link only.
+// read. Create follows a symbolic link at the end of a name only if our user or root owns it: no such link of another
+// user chooses which file is emptied. NewDraft checks the owner of the first link only.
 package outfile
 
 import (
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse means that another process writes to the file.
+// ErrInUse means that the file is locked (flock(2)), as by another Create whose file is still open.
 var ErrInUse = errors.New("in use: another process writes to it")
 
 // ErrLink means that the file is a symbolic link of a user other than ours and root.
@@ -25,9 +25,9 @@ var ErrLink = errors.New("a symbolic link that another user has made")
 
 const mode = 0o600
 
-// Create opens a file for writing. It empties a regular file, and locks it (flock(2)) against another Create if
-// the file system can. A FIFO must already have a reader, because the open does not wait. Errors name the file
-// and advise what to do.
+// Create opens a file for writing, or makes it. It empties a regular file, locks it (flock(2)) against another Create
+// if the file system can, and sets its mode to 0600 if our user or root owns it. A FIFO must already have a reader,
+// because the open does not wait. Errors name the file and advise what to do.
 func Create(name string) (*os.File, error) {
 	f, err := open(name)
 	if errors.Is(err, unix.ENXIO) {
@@ -46,10 +46,11 @@ func Create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file, or the target of links of our user and root.
+// open opens or makes a file. If the name is a symbolic link of our user or root, it opens the link's target; a link of
+// another user is ErrLink.
 func open(name string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | unix.O_NONBLOCK
-	for range 40 { // as Linux does (path_resolution(7))
+	for range 40 { // at most 40 links, as in Linux (path_resolution(7))
 		f, err := os.OpenFile(name, flags|unix.O_NOFOLLOW, mode)
 		if !errors.Is(err, unix.ELOOP) {
 			return f, err
@@ -87,13 +88,13 @@ func takeOver(f *os.File) error {
 		return ErrInUse
 	}
 	if st, err := f.Stat(); err == nil && ours(st) {
-		_ = f.Chmod(mode) // fails on a file system without modes
+		_ = f.Chmod(mode) // may fail, as on a file system without modes
 	}
-	return f.Truncate(0) // also on a file system without locks
+	return f.Truncate(0) // even if the file system has no locks
 }
 
-// Explain returns an error of a system call about a file by its name, with advice, and without the names in
-// err, which may be temporary.
+// Explain returns err, an error of a system call about a file, with the file's name and advice, and without the names
+// in err, which may be temporary. It returns nil if err is nil.
 func Explain(name string, err error) error {
 	var path *fs.PathError
 	var link *os.LinkError

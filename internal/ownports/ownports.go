@@ -1,5 +1,5 @@
 // Package ownports has a list of TCP and UDP ports of this machine at which this program, or a QEMU that it runs,
-// listens (Add).
+// listens or is going to listen, as far as they were passed to Add or Listener.
 package ownports
 
 import (
@@ -12,7 +12,8 @@ var (
 	ports = map[uint16]int{}
 )
 
-// Add lists a port until remove is called. A port may be added several times.
+// Add lists a port until remove is called. A port that was added several times stays listed until each remove was
+// called.
 func Add(port uint16) (remove func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -33,7 +34,8 @@ func Has(port uint16) bool {
 	return ports[port] > 0
 }
 
-// Listener lists the port of a TCP listener until the returned listener is closed.
+// Listener lists the port of a TCP listener until the returned listener is closed. It returns another kind of listener
+// as it is.
 func Listener(l net.Listener) net.Listener {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

@@ -1,3 +1,3 @@
-// Package peer serves a device to an untrusted peer at the other end of a Unix socket, for vhost-user and
-// vfio-user.
+// Package peer has common parts of packages that serve an untrusted peer at the other end of a Unix socket: vhostuser,
+// vfiouser and broker.
 package peer

@@ -9,15 +9,16 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// ShareFlags are the QEMU flags that share the guest's memory.
+// ShareFlags are the QEMU flags that share the guest's memory; SIZE stands for its size.
 const ShareFlags = "-object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
 // ShareMore is the advice about memory that is not shared.
 const ShareMore = "start QEMU with " + ShareFlags + "; each further memory backend, one that is added later too, " +
 	"needs share=on"
 
-// WatchMemory logs files that the process at the other end of sock shares with the space but maps privately, at
-// most MaxRefusalLogs of them, until Unwatch.
+// WatchMemory makes the space check, until Unwatch, whether the process at the other end of sock has mapped a file
+// privately: memory of such a file is not accessible (dma.Space.SetPeer). WatchMemory logs at most MaxRefusalLogs such
+// files. If the process is unknown, there are no checks.
 func WatchMemory(space *dma.Space, sock *net.UnixConn, log *slog.Logger) {
 	pid := 0
 	if c, err := scm.Peer(sock); err == nil {

@@ -51,7 +51,7 @@ func TestServeEnds(t *testing.T) {
 	boom, enough := errors.New("boom"), errors.New("enough")
 	for _, c := range []struct {
 		name             string
-		next, err, cause error // next: the third message's error; nil: it waits for the interrupt
+		next, err, cause error // next: the error of the third message; if nil, that waits for interrupt
 	}{
 		{"closed", io.EOF, nil, nil},
 		{"reset", unix.ECONNRESET, nil, nil},

@@ -16,7 +16,7 @@ type Refusals struct {
 	repeated int
 }
 
-// Refused logs a failed request, up to MaxRefusalLogs of them.
+// Refused counts a failed request, and logs it if it is one of the first MaxRefusalLogs.
 func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 	if r.n++; r.n > MaxRefusalLogs {
 		return
@@ -27,7 +27,7 @@ func (r *Refusals) Refused(level slog.Level, request string, attrs ...any) {
 // Repeated counts a failed request whose reason was already logged.
 func (r *Refusals) Repeated() { r.repeated++ }
 
-// End logs how many refusals were not logged.
+// End logs how many refusals were not logged, if any.
 func (r *Refusals) End() {
 	if n := max(r.n-MaxRefusalLogs, 0) + r.repeated; n > 0 {
 		r.Log.Warn("more "+r.Protocol+" requests were refused than logged", "count", n)

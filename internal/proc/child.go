@@ -50,7 +50,7 @@ func start(cmd *exec.Cmd, group bool) (*Child, error) {
 	return c, nil
 }
 
-// PID returns the child's process id. After StartChild it is also the process group's.
+// PID returns the child's process id. After StartChild it is also the id of the process group that the child leads.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
 // Done returns a channel that is closed when the child has been waited for.
@@ -88,7 +88,7 @@ func (c *Child) End(grace time.Duration) {
 	}
 }
 
-// signal sends a signal to the child; SIGKILL goes to the group that it leads.
+// signal sends a signal to the child. SIGKILL goes to the group that the child leads, if it leads one.
 func (c *Child) signal(sig syscall.Signal) error {
 	if sig == syscall.SIGKILL && c.group {
 		_ = syscall.Kill(-c.PID(), sig) // until the child has been waited for, no other group has this id

@@ -41,7 +41,8 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// readable waits at most half a minute. A pidfd is readable when its process has ended.
+// readable reports whether fd becomes readable within half a minute; after a signal it waits anew. A pidfd is readable
+// when its process has ended.
 func readable(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 30_000)
@@ -51,7 +52,8 @@ func readable(fd int) bool {
 	return n == 1
 }
 
-// again starts this test's program with a variable set, and kills it after look.
+// again starts this test's program with one more environment variable, calls look when the program has written a line,
+// kills the program, and returns the line.
 func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

@@ -18,11 +18,11 @@ import (
 type Command struct {
 	Dir    string
 	Env    []string
-	Unset  []string          // removed from the environment
-	Stdout func(line string) // nil: Run returns the standard output
+	Unset  []string          // variables of this process that the tool does not get
+	Stdout func(line string) // gets each line of the standard output; nil: Run returns the standard output
 }
 
-// ToolError is a tool's failure with its standard error.
+// ToolError is a tool's failure with the end of its standard error.
 type ToolError struct {
 	Name   string
 	Err    error
@@ -37,8 +37,8 @@ func (e *ToolError) Error() string {
 	return s
 }
 
-// Words returns the tool's error message: the first line of standard error that begins with "E: " (apt), or
-// else the last line that is not blank.
+// Words returns the tool's error message: of Stderr, the first line that begins with "E: " (apt), without this prefix,
+// or else the last line that is not blank.
 func (e *ToolError) Words() string {
 	for l := range strings.SplitSeq(e.Stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
@@ -53,8 +53,9 @@ func (e *ToolError) Unwrap() error { return e.Err }
 
 const stderrKept = 8 << 10
 
-// Run runs a tool to its end and returns its standard output, or passes whole lines of it to c.Stdout. When ctx
-// ends, Run kills the tool's process group.
+// Run runs a tool to its end and returns its standard output, or passes it to c.Stdout by lines, without an unfinished
+// last one. When ctx ends, Run kills the tool's process group and returns ctx's error. The error of a tool that could
+// not be started, or failed, is a *ToolError.
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = c.Dir
@@ -99,7 +100,7 @@ func LastLines(output []byte, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// lineFunc passes lines to f.
+// lineFunc passes lines, each ended by a newline or a carriage return, to f.
 type lineFunc struct {
 	f   func(string)
 	buf []byte

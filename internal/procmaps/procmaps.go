@@ -19,11 +19,11 @@ const Limit = 1 << 20
 type Mapping struct {
 	Dev, Ino uint64 // as in stat(2), on most file systems
 	Shared   bool   // MAP_SHARED
-	Name     string // as /proc has it: "/memfd:ram (deleted)"
+	Name     string // the line in /proc from its first slash on: "/memfd:ram (deleted)"; "/" if it has none
 }
 
-// Read calls visit for file mappings of a process, until visit returns false. complete reports whether the
-// whole list was read: it is false if the list has Limit bytes or more.
+// Read calls visit for file mappings of a process, until visit returns false. complete reports whether the whole list
+// was read: it is false if the list cannot be read, if visit returned false, or if the list has Limit bytes or more.
 func Read(pid int, visit func(m *Mapping) (more bool)) (complete bool) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -44,7 +44,8 @@ func read(text io.Reader, visit func(m *Mapping) (more bool)) (complete bool) {
 	return lines.Err() == nil && limited.N > 0
 }
 
-// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous memory.
+// parse parses a line: range, permissions, offset, device, inode, name. ok is false for anonymous memory, and for a
+// line that lacks one of these.
 func parse(line string) (m Mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || len(f[1]) != 4 {

@@ -13,9 +13,9 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Times between polls of a CQ, whose notify may be lost.
+// Times between the polls of a waiting call, as the NIC's notify of a completion may be lost.
 const (
-	firstPoll = 100 * time.Millisecond // doubles with each poll
+	firstPoll = 100 * time.Millisecond // the first time; each later one is twice as long, up to lastPoll
 	lastPoll  = time.Second
 )
 
@@ -29,10 +29,10 @@ type CQ struct {
 	polls chan struct{} // capacity 1: full during a poll, so that completions stay in order
 
 	mu      sync.Mutex
-	quiet   bool              // under mu: the NIC will send a notify for the next completion
-	common  []WC              // under mu: for the program
+	quiet   bool              // under mu: the NIC sends a notify for the next completion, or a poll is in progress
+	common  []WC              // under mu: polled, for Poll and Wait to return
 	claims  map[uint32]*claim // under mu: of running transfers, by number
-	changed chan struct{}     // under mu: closed and replaced when there may be completions
+	changed chan struct{}     // under mu: closed and replaced when waiting calls must look again
 	closed  bool              // under mu
 }
 
@@ -43,11 +43,12 @@ type claim struct {
 	gone bool // under the CQ's mu: the queue pair was closed
 }
 
-// transferBit marks ids of transfers' work requests; the bits from 32 on have the transfer's number.
+// transferBit marks ids of transfers' work requests; bits 32 to 62 have the transfer's number, the lower ones the work
+// request's.
 const transferBit = 1 << 63
 
-// NewCQ makes a completion queue with depth entries, which may exceed Limits.Depth. A work request uses an
-// entry from its post until its completion is polled, or until it ends without one.
+// NewCQ makes a completion queue with depth entries. depth may exceed Limits.Depth; the NIC has another limit for it. A
+// work request uses an entry from its post until its completion is polled, or until it ends without one.
 func (d *Device) NewCQ(depth int) (*CQ, error) {
 	if depth <= 0 || uint64(depth) > math.MaxUint32 {
 		return nil, fmt.Errorf("completion queue of %d places: it takes one at least: %w", depth, syscall.EINVAL)
@@ -80,14 +81,14 @@ func (c *CQ) wake() {
 	c.broadcast()
 }
 
-// broadcast wakes waiting goroutines; under mu.
+// broadcast wakes waiting goroutines. The caller holds mu.
 func (c *CQ) broadcast() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// Poll returns at most limit completions, and waits for none. The end of ctx does not interrupt a request:
-// completions in its answer would be lost.
+// Poll returns at most limit completions, and does not wait for new ones. An error that comes after some completions is
+// not returned. The end of ctx does not interrupt a request to the NIC: completions in its answer would be lost.
 func (c *CQ) Poll(ctx context.Context, limit int) ([]WC, error) {
 	all, _, _ := c.take(nil, limit)
 	for len(all) < limit {
@@ -154,8 +155,8 @@ func (c *CQ) ended(owner *claim) error {
 	return nil
 }
 
-// take returns polled completions of owner's transfer, or of the program. changed is closed when there may be
-// more.
+// take removes and returns at most limit polled completions of owner's transfer, or, if owner is nil, of the program.
+// quiet reports whether no other is polled and CQ.quiet is set. changed is closed when there may be more.
 func (c *CQ) take(owner *claim, limit int) (wcs []WC, quiet bool, changed chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +182,7 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.quiet = true // before the request: a notify after it resets quiet
+	c.quiet = true // before the request, because a notify that comes later resets quiet
 	c.mu.Unlock()
 	got, err := ask(ctx, c.d, func(ctx context.Context) (control.Completions, error) {
 		return c.d.client.PollCQ(ctx, control.Poll{CQ: c.ID, Max: control.MaxWCs})
@@ -197,7 +198,7 @@ func (c *CQ) poll(ctx context.Context, force bool) error {
 	for _, w := range got.WCs {
 		if w.ID&transferBit == 0 {
 			c.common = append(c.common, w)
-		} else if owner := c.claims[transferOf(w.ID)]; owner != nil { // the transfer may have been given up
+		} else if owner := c.claims[transferOf(w.ID)]; owner != nil { // nil: the transfer was given up
 			owner.wcs = append(owner.wcs, w)
 		}
 	}

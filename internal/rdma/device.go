@@ -19,14 +19,14 @@ type (
 	WC    = control.WC
 	SGE   = control.SGE     // a piece of local memory; Local.SGE makes it
 	Range = control.MRRange // a piece of guest memory, by its address for the NIC
-	Path  = control.QPPath  // between two queue pairs
+	Path  = control.QPPath  // how a queue pair is connected with the peer's
 )
 
 // Access to memory regions.
 const (
-	LocalWrite  = control.AccessLocalWrite // by READs and receives of this end
-	RemoteWrite = control.AccessRemoteWrite
-	RemoteRead  = control.AccessRemoteRead
+	LocalWrite  = control.AccessLocalWrite  // READs and receives of this end may write
+	RemoteWrite = control.AccessRemoteWrite // WRITEs of the peer may write
+	RemoteRead  = control.AccessRemoteRead  // READs of the peer may read
 )
 
 // Device is the RDMA part of a port.
@@ -44,13 +44,15 @@ type Device struct {
 	transfer uint32 // under mu: number of the last transfer
 }
 
-// object is closed by Device.Close in ascending order of rank: lower ranks use objects of higher ranks.
+// object is a thing made on a Device. Device.Close closes objects in ascending order of rank, because objects use
+// objects of higher ranks.
 type object interface {
 	Close() error
 	rank() int
 }
 
-// Open asks the NIC for its limits. EOPNOTSUPP: it has no RDMA. The caller closes the client after the device.
+// Open makes the Device of client's port, and asks the NIC for its limits. EOPNOTSUPP: the NIC has no RDMA. The caller
+// closes the client after the device.
 func Open(client *control.Client) (*Device, error) {
 	limits, err := client.RDMALimits(context.Background())
 	if errors.Is(err, syscall.EOPNOTSUPP) {
@@ -81,7 +83,7 @@ func (d *Device) wakeAll() {
 	}
 }
 
-// Close closes all objects of the device. It continues after an error, and returns all errors.
+// Close closes all objects of the device. It continues after an object's error, and returns all errors.
 func (d *Device) Close() error {
 	d.undo()
 	d.mu.Lock()
@@ -110,8 +112,9 @@ func (d *Device) alive() error {
 	return nil
 }
 
-// ask sends a command to the NIC. The end of ctx does not interrupt it: it would be unknown whether the NIC has
-// executed it.
+// ask sends a command to the NIC by f, unless ctx has ended, the port was reset or the device is closed. The end of ctx
+// does not interrupt f: it would be unknown whether the NIC has executed the command. After a reset the error is
+// ErrReset.
 func (d *Device) ask(ctx context.Context, f func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -134,7 +137,7 @@ func ask[R any](ctx context.Context, d *Device, f func(ctx context.Context) (R, 
 	return r, err
 }
 
-// create makes an object: add makes it on the NIC, del undoes this.
+// create makes an object: add makes it on the NIC, and del undoes that if the device is closed meanwhile.
 func create[O object](d *Device, add func(ctx context.Context) (uint32, error),
 	del func(ctx context.Context, number uint32) error, object func(number uint32) O) (o O, err error) {
 	if err := d.alive(); err != nil {
@@ -171,7 +174,8 @@ func (d *Device) keep(o object, number uint32) error {
 	return nil
 }
 
-// end removes an object, once: del deletes it on the NIC.
+// end removes an object from the device, unless it was removed before. Unless the port was reset, it first calls del to
+// delete the object on the NIC; if that fails, the object stays, but an object unknown to the NIC is removed.
 func (d *Device) end(o object, del func(ctx context.Context) error) error {
 	d.mu.Lock()
 	_, there := d.objects[o]
@@ -198,7 +202,7 @@ func (d *Device) Counts(ctx context.Context) (control.RDMAPortCounts, error) {
 	return ask(ctx, d, d.client.RDMACounts)
 }
 
-// SetMailbox sets the page of a GPU, by its offset, to which the GPU's driver reports invalidations.
+// SetMailbox sets the page of a GPU's memory, by its offset, to which the GPU's driver writes invalidations.
 func (d *Device) SetMailbox(ctx context.Context, gpu uint16, off uint64) error {
 	return d.ask(ctx, func(ctx context.Context) error {
 		return d.client.SetMailbox(ctx, control.Mailbox{GPU: gpu, Off: off})

@@ -4,7 +4,7 @@
 // addresses, numbers and keys:
 //
 //	dev, err := rdma.Open(client)
-//	defer dev.Close() // all that was made of it, too
+//	defer dev.Close() // it closes the objects below, too
 //	pd, err := dev.AllocPD()
 //	mr, err := pd.RegisterBuffer(buffer, 0, 16<<20, rdma.LocalWrite|rdma.RemoteWrite)
 //	cq, err := dev.NewCQ(128)
@@ -22,12 +22,12 @@
 // posted work requests until they are complete, or QP.Close or MR.Close has returned nil, also after a call
 // whose context has ended.
 //
-// Any goroutine may call any method.
+// Several goroutines may call methods at the same time.
 //
 // # Reset
 //
-// A reset of the port destroys all objects: calls that send the NIC a command return ErrReset. The program
-// opens a new Device.
+// A reset of the port destroys all objects: then calls that would send the NIC a command return ErrReset, but for Close
+// methods, which return nil. The program opens a new Device.
 //
 // The package is not API (README, Stability).
 package rdma

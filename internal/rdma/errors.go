@@ -9,11 +9,11 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// ErrReset is returned if the port was reset after Open; it is also ESTALE.
+// ErrReset is returned if the port was reset after Open. It wraps ESTALE.
 var ErrReset = fmt.Errorf("the NIC's port was reset, and nothing of RDMA is left: close this device, open it again "+
 	"and connect anew: %w", syscall.ESTALE)
 
-// ErrFull is returned if a queue is full, or its CQ has no entry for the completion. It is also ENOSPC.
+// ErrFull is returned if a queue, or its CQ, has no room for the work requests to post. It wraps ENOSPC.
 var ErrFull = fmt.Errorf("the queue, or its CQ, is full: poll for completions first: %w", syscall.ENOSPC)
 
 // WCError is the error of a failed completion.
@@ -40,7 +40,7 @@ var meaning = map[control.WCStatus]string{
 		"is gone: see PageServer",
 }
 
-// Error says which work request failed, why, and what to do.
+// Error says which work request failed and why, and for most statuses what to do.
 func (e *WCError) Error() string {
 	what := cmp.Or(meaning[e.WC.Status], fmt.Sprintf("status %d", e.WC.Status))
 	return fmt.Sprintf("queue pair %d: work request %#x (%s): %s", e.WC.QPN, e.WC.ID, opName(e.WC.Op), what)

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// give lets a peer write to a buffer of a GPU, until the peer reports that it is done.
+// give lets a peer write to the first 16 MiB of a GPU's buffer. It waits for a WRITE with immediate, and then until the
+// peer closes the connection.
 func give(ctx context.Context, client *control.Client, buffer uint32, local rdma.Ends, l net.Listener) (err error) {
 	dev, err := rdma.Open(client)
 	if err != nil {
@@ -36,7 +37,7 @@ func give(ctx context.Context, client *control.Client, buffer uint32, local rdma
 	if err != nil {
 		return err
 	}
-	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // for the peer's immediate
+	if _, err = qp.PostRecv(ctx, rdma.WR{ID: 1}); err != nil { // for the peer's WRITE with immediate
 		return err
 	}
 	local.Offer = mr.Remote()
@@ -90,7 +91,7 @@ func take(ctx context.Context, client *control.Client, buffer uint32, local rdma
 }
 
 func Example() {
-	// package driver's NIC has the client, guest.Device the addresses
+	// driver.NIC.Control returns the client
 	var client *control.Client
 	local := rdma.Ends{Addr: netip.MustParseAddr("10.0.0.1"), MAC: [6]byte{2, 0, 0, 0, 0, 1}}
 	if err := take(context.Background(), client, 1, local, "10.0.0.2:7000"); err != nil {

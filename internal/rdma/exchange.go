@@ -23,8 +23,8 @@ import (
 
 // Bounds of an exchange.
 const (
-	maxReason = 256  // of a text in a message, in bytes
-	maxLine   = 2048 // in bytes: in JSON a reason may be six times as long
+	maxReason = 256  // bytes of the peer's text in an error, or of a reason in a line
+	maxLine   = 2048 // bytes of a line, its newline included: in JSON a reason may be six times as long
 )
 
 const version = 1
@@ -37,9 +37,9 @@ type Ends struct {
 	Addr  netip.Addr // this end's, the source of packets
 	MAC   [6]byte
 	MTU   uint16 // maximum of the path MTU, in bytes; the NIC's limit if 0
-	Reads uint8  // maximum of READs in progress, in each direction; the NIC's limit if 0
+	Reads uint8  // maximum of READs in progress, in each direction; the NIC's limit if 0 or above that
 	Offer Remote // memory that the peer may use, from MR.Remote; zero: none
-	// Timeout is for the whole exchange, in addition to ctx; 30 s if 0, more on a slow machine.
+	// Timeout is for the whole Exchange, in addition to ctx; if it is 0, 30 s, or more on a slow machine.
 	Timeout time.Duration
 	// Path may change the path before the queue pair is connected; it may be nil. Defaults: Timeout 16 (more on a
 	// slow machine), Retries 7, RNR 7 (no limit), RNRTimer 12 (0.64 ms), DSCP 0.
@@ -56,7 +56,7 @@ type Peer struct {
 type hello struct {
 	Version int        `json:"vnic-rdma"`
 	QPN     uint32     `json:"qpn"`
-	PSN     uint32     `json:"psn"` // of the first packet of this end
+	PSN     uint32     `json:"psn"` // of the first packet of this end's requests
 	Addr    netip.Addr `json:"ip"`
 	MAC     mac        `json:"mac"`
 	MTU     uint16     `json:"mtu"`
@@ -64,7 +64,7 @@ type hello struct {
 	MR      *Remote    `json:"mr,omitempty"`
 }
 
-// verdict is the second line that each end sends.
+// verdict is the second line of an end, which sends it when it has connected its queue pair, or could not.
 type verdict struct {
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
@@ -83,7 +83,7 @@ func (m *mac) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// check returns an error if no queue pair could be connected with h.
+// check returns an error if h is of another version, or has an impossible value.
 func (h *hello) check() error {
 	switch {
 	case h.Version != version:
@@ -106,10 +106,10 @@ func (h *hello) check() error {
 
 func validMTU(n uint16) bool { return slices.Contains([]uint16{256, 512, 1024, 2048, 4096}, n) }
 
-// Exchange connects a queue pair with the peer's, which runs Exchange on the other end of conn: each end sends
-// two lines of JSON. When Exchange returns without an error, either end may send. The path MTU is the smaller
-// of the two ends' MTUs; an end has no more READs in progress than its peer answers. conn stays the caller's,
-// and may be used for other data afterwards.
+// Exchange connects a queue pair with the queue pair of a peer that runs Exchange on the other end of conn: each end
+// sends two lines of JSON. When Exchange returns without an error, either end may send. Unless Ends.Path changes the
+// path, its MTU is the smaller of the two ends' MTUs, and an end has no more READs in progress than its peer answers.
+// conn stays the caller's, and may be used for other data afterwards.
 //
 // An end that has received all its data must keep its queue pair until the peer reports, on conn, that the peer
 // has all answers too: the peer requests lost packets again, and a closed queue pair does not answer.
@@ -130,7 +130,7 @@ func Exchange(ctx context.Context, conn net.Conn, qp *QP, e Ends) (Peer, error) 
 	if !stop() {
 		<-stopped
 		if err == nil {
-			err = conn.SetDeadline(time.Time{}) // complete before the deadline
+			err = conn.SetDeadline(time.Time{}) // the exchange was complete: conn needs no deadline
 		}
 	}
 	if err != nil && ctx.Err() != nil {
@@ -215,7 +215,8 @@ func (e *Ends) connect(ctx context.Context, qp *QP, local, remote *hello) (Peer,
 	return peer, qp.Connect(ctx, p)
 }
 
-// swap sends a line and reads the peer's at the same time: conn may buffer nothing.
+// swap sends local as a line, and at the same time, as conn may buffer nothing, reads the peer's line into remote. Then
+// it calls check, if that is not nil.
 func swap(conn net.Conn, local, remote any, check func() error) error {
 	line, err := json.Marshal(local)
 	if err != nil {
@@ -231,7 +232,7 @@ func swap(conn net.Conn, local, remote any, check func() error) error {
 		err = check()
 	}
 	if err != nil {
-		// Perhaps the peer does not read our line.
+		// The peer may not read our line: the write gets a deadline.
 		_ = conn.SetWriteDeadline(time.Now().Add(limits.LastWords.Here()))
 	}
 	wrote := <-sent
@@ -270,7 +271,8 @@ func readLine(conn io.Reader, v any) error {
 
 func cut(s string) string { return s[:min(len(s), maxReason)] }
 
-// Dial connects to an address by TCP, and runs Exchange over the connection.
+// Dial connects to an address by TCP, and runs Exchange over the connection. The caller closes the connection; after an
+// error Dial has closed it.
 func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", address)
@@ -280,8 +282,8 @@ func Dial(ctx context.Context, address string, qp *QP, e Ends) (net.Conn, Peer, 
 	return over(ctx, conn, qp, e)
 }
 
-// Accept accepts one connection of l, and runs Exchange over it. Closing l ends the wait; ctx applies only to
-// Exchange.
+// Accept accepts one connection of l, and runs Exchange over it. Closing l ends the wait for the connection; ctx
+// applies only to Exchange. The caller closes the connection; after an error Accept has closed it.
 func Accept(ctx context.Context, l net.Listener, qp *QP, e Ends) (net.Conn, Peer, error) {
 	conn, err := l.Accept()
 	if err != nil {

@@ -25,7 +25,8 @@ func addrOf(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// TestExchangeAgrees: both ends use the smaller limit, and other bytes stay in the connection.
+// TestExchangeAgrees: both ends use the smaller MTU and number of READs in progress, and bytes that follow the exchange
+// stay in the connection.
 func TestExchangeAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fabric{nics: map[netip.Addr]*fakeNIC{}}
@@ -179,7 +180,7 @@ func TestHostilePeers(t *testing.T) {
 		testkit.ErrorSays(t, err, "more than 30s")
 		err = try(func(c net.Conn) {
 			go io.Copy(io.Discard, c)
-			for i := 0; ; i++ { // a byte now and then
+			for i := 0; ; i++ { // a byte a second
 				if _, err := c.Write([]byte{good[i%len(good)]}); err != nil {
 					return
 				}
@@ -246,7 +247,8 @@ func TestOwnEndIsChecked(t *testing.T) {
 
 type nobody struct{ net.Conn }
 
-// FuzzHear: readLine reads one line and nothing more, and a valid hello is encoded to the same values again.
+// FuzzHear: readLine reads one line and nothing more, and a valid hello keeps its values when it is encoded and decoded
+// again.
 func FuzzHear(f *testing.F) {
 	for _, h := range hostile {
 		f.Add([]byte(h.say + "\n"))

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fabric connects fake NICs. Its lock protects them too.
+// fabric connects fake NICs. Its lock also guards fields of the NICs.
 type fabric struct {
 	mu   sync.Mutex
 	nics map[netip.Addr]*fakeNIC
@@ -45,9 +45,9 @@ type fakeNIC struct {
 	cqs        map[uint32]*fakeCQ
 	qps        map[uint32]*fakeQP
 	faults     map[uint32]*control.PageRequest
-	hold       bool          // work requests wait
-	steps      int           // with hold: how many work requests are executed all the same
-	late       chan struct{} // if set: answers wait for it
+	hold       bool          // work requests of this NIC, and of peers to it, wait
+	steps      int           // with hold: how many work requests of this NIC are tried all the same
+	late       chan struct{} // not nil: answers to commands that come now wait for it
 	lose       bool
 	deaf       bool
 	noMore     bool
@@ -370,7 +370,7 @@ func (f *fabric) run() {
 	}
 }
 
-// complete removes the first work request of a queue, with a completion unless silent.
+// complete removes the first work request of a queue, and makes a completion for it unless silent is set.
 func (q *fakeQP) complete(queue *[]control.WR, cq uint32, wc control.WC, silent bool) {
 	w := (*queue)[0]
 	*queue = (*queue)[1:]
@@ -482,7 +482,7 @@ func (q *fakeQP) step() bool {
 	return q.ends(nil, control.WC{Len: uint32(size)})
 }
 
-// ends completes the first work request. If it failed, q and peer, if any, go to the error state.
+// ends completes the first work request of q.sends. If wc is a failure, q and peer, if not nil, go to the error state.
 func (q *fakeQP) ends(peer *fakeQP, wc control.WC) bool {
 	silent := wc.Status == 0 && q.sends[0].Flags&control.WRSignaled == 0
 	q.complete(&q.sends, q.SendCQ, wc, silent)
@@ -648,7 +648,7 @@ func open(t testing.TB, f *fabric, i byte) *end {
 	return e
 }
 
-// pair makes two connected ends; a's memory is full of numbers, b's of zeroes.
+// pair makes two connected ends. Buffer 1 of a's NIC is full of numbers, buffer 1 of b's of zeroes.
 func pair(t testing.TB) (a, b *end, peerOfA Peer) {
 	t.Helper()
 	f := &fabric{nics: map[netip.Addr]*fakeNIC{}}

@@ -37,8 +37,8 @@ type MR struct {
 	ended func()
 }
 
-// RegisterBuffer makes an MR of length bytes from off of a GPU's registered buffer. Its addresses are offsets
-// in the buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
+// RegisterBuffer makes an MR of length bytes at off of a GPU's registered buffer, whose id is buffer. The MR's
+// addresses are offsets in the buffer. ENOENT: there is no such buffer; EINVAL: it is shorter.
 func (p *PD) RegisterBuffer(buffer uint32, off, length uint64, access uint8) (*MR, error) {
 	return p.register(control.MR{Kind: control.MRBuffer, Access: access, Buffer: buffer, VA: off, Len: length, Off: off})
 }
@@ -94,7 +94,7 @@ func (m *MR) rank() int { return 2 }
 // Remote returns the values that a peer needs to use the MR.
 func (m *MR) Remote() Remote { return Remote{Key: m.Key, VA: m.VA, Len: m.Len} }
 
-// Part returns the part of n bytes at off, unchecked.
+// Part returns the part of n bytes at off. It does not check that the MR contains them.
 func (m *MR) Part(off, n uint64) Local { return Local{MR: m, Off: off, Len: n} }
 
 // Local is a part of a local MR.
@@ -113,7 +113,7 @@ func (l Local) check() error {
 	return nil
 }
 
-// SGE returns the part for a work request. EINVAL: it is outside of the MR, or has 4 GiB or more.
+// SGE returns the part for a work request. EINVAL: it has no MR, is outside of its MR, or has 4 GiB or more.
 func (l Local) SGE() (SGE, error) {
 	if err := l.check(); err != nil {
 		return SGE{}, err

@@ -16,8 +16,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// survivor is an environment variable with a path: this program then maps descriptor 3, and connects to the
-// path for each byte of input.
+// survivor is an environment variable with a socket's path. If it is set, the test program only maps descriptor 3,
+// and for each byte of standard input connects to the path, sends rubbish and waits until the connection ends.
 const survivor = "VNIC_TEST_SURVIVOR"
 
 func survive(path string) error {
@@ -40,14 +40,14 @@ func survive(path string) error {
 	}
 }
 
-// vnic warns of a QEMU that maps an earlier vnic's GPU memory.
+// A vnic with a GPU warns of a process that maps only an earlier vnic's GPU memory. A vnic without a GPU does not warn.
 //
 // Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	o := Options{Paths: []string{path}, GPUMemory: 2 << 20}
-	// connects starts a process that maps a report's GPU memory; once makes it connect.
+	// connects starts a process that maps the GPU memory in r; each call of once makes the process connect once.
 	connects := func(r *Report) (once func()) {
 		gpu := testkit.Must(os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0))(t)
 		defer gpu.Close()

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// guestAs connects a guest to a vnic's only port, with the addresses of a lab's port i.
+// guestAs connects a guest to a vnic's first port. The guest has the default MAC and addresses of a lab's port i.
 func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 	t.Helper()
 	mac := lab.MAC(i)
@@ -25,7 +25,8 @@ func guestAs(t *testing.T, p *process, i int) *labtest.Guest {
 		[]netip.Prefix{lab.Addr4(i), lab.Addr6(i)}))(t)
 }
 
-// Two sandboxed vnics in namespaces of their own carry a transfer by each kind of uplink.
+// The guests of two sandboxed vnics in two network namespaces exchange data by TCP, over a VXLAN, then a
+// stream (TCP), then a tap uplink.
 //
 // Invariant: uplink: Two confined vnics on two machines are one network.
 func TestServesOnTwoMachinesAreOneNetwork(t *testing.T) {
@@ -111,7 +112,7 @@ func bridge(t *testing.T, local, remote netip.Addr) {
 	}
 }
 
-// The socket of a stream uplink is removed at the end, though not by the sandboxed process.
+// When a sandboxed vnic ends, the broker removes the Unix socket at which the vnic's stream uplink has listened.
 func TestServeRemovesTheSocketOfItsUplink(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()

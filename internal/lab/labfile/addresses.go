@@ -6,8 +6,9 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// Addrs returns the default addresses of NIC rail of a guest. NICs with the same number share a subnet; NICs
-// of one guest do not, because interfaces in one subnet would answer each other's ARP requests.
+// Addrs returns the default addresses of a NIC: rail is its number in its guest, and guest the guest's number in
+// the file. NICs with the same number share a subnet; NICs of one guest do not, because interfaces in one subnet
+// would answer each other's ARP requests.
 func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
 	b4, b6 := lab.Addr4(guest).Addr().As4(), lab.Addr6(guest).Addr().As16()
 	b4[2] += byte(rail)
@@ -15,7 +16,7 @@ func Addrs(rail, guest int) (v4, v6 netip.Prefix) {
 	return netip.PrefixFrom(netip.AddrFrom4(b4), 24), netip.PrefixFrom(netip.AddrFrom16(b6), 64)
 }
 
-// Given returns the addresses of a NIC that differ from Addrs; zero: it does not.
+// Given returns the addresses of a NIC that differ from its default (Addrs), and zero for an address that does not.
 func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	n := &l.Guests[guest].NICs[nic]
 	own4, own6 := Addrs(nic, guest)
@@ -28,8 +29,8 @@ func (l *Lab) Given(guest, nic int) (v4, v6 netip.Prefix) {
 	return v4, v6
 }
 
-// addresses checks the addresses of NIC i: a given address must be usable for a host, and no subnet may
-// overlap that of an earlier NIC of the guest.
+// addresses checks the addresses of NIC i: an address that is not the default must be usable for a host, and
+// outside the subnets of Addrs; no subnet may overlap the subnet of an earlier NIC of the guest.
 func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) error {
 	own4, own6 := Addrs(i, len(b.out.Guests))
 	for _, a := range []struct {
@@ -48,7 +49,7 @@ func (b *builder) addresses(where path, i int, n *lab.NIC, before []lab.NIC) err
 		for j := range before {
 			if other := a.get(&before[j]); other.Overlaps(a.has) {
 				nic := i
-				if a.has == a.byRail { // NIC j's is the given one
+				if a.has == a.byRail { // so NIC j's is not its default
 					nic = j
 				}
 				return b.wrong(where.to("nics", nic, a.key), "%s has %v, and %s %v: each NIC of a guest has a subnet of its own",
@@ -76,7 +77,8 @@ func noHost(p, owns netip.Prefix) string {
 	return ""
 }
 
-// bounds returns a subnet's first and last address; zero for one or two addresses, which hosts may have.
+// bounds returns a subnet's first and last address; zero if the subnet has only one or two addresses, which hosts
+// may have.
 func bounds(p netip.Prefix) (first, last netip.Addr) {
 	if p.Bits() >= p.Addr().BitLen()-1 {
 		return first, last

@@ -19,7 +19,7 @@ type Lab struct {
 	lab.Description
 	Machines []Machine // of the guests, in the order of Description.Guests
 	Uplinks  []Uplinked
-	Seed     *uint64 // nil: each run draws a seed
+	Seed     *uint64 // nil: the file gives none
 	Script   []lab.Event
 	Gateway  string // lab.GatewayNAT, GatewayIsolated or GatewayOff; "": not given
 	Accel    string // auto, kvm or tcg; "": not given
@@ -31,7 +31,7 @@ type Machine struct {
 	CPUs int
 }
 
-// Memory returns the size of all GPUs, plus the guests' RAM if ram is set.
+// Memory returns the size of all GPUs in bytes, plus the guests' RAM if ram is set.
 func (l *Lab) Memory(ram bool) (sum uint64) {
 	add := func(n uint64) { sum += min(n, math.MaxUint64-sum) }
 	for i, g := range l.Guests {
@@ -52,7 +52,8 @@ func (l *Lab) gpus() (n int) {
 	return n
 }
 
-// Lossy reports whether a link may lose, hold back, duplicate or corrupt segments (wire.Impairment.Lossy).
+// Lossy reports whether a link may lose, hold back, duplicate or corrupt segments from the start
+// (wire.Impairment.Lossy), before Script changes anything.
 func (l *Lab) Lossy() bool {
 	for n := range l.AllNICs() {
 		if n.Link.Up.Lossy() {
@@ -68,10 +69,10 @@ func (l *Lab) MayLose() bool { return l != nil && (l.Lossy() || len(l.Script) > 
 // Defaults and bounds.
 const (
 	defaultRAM = 512 << 20
-	maxMemory  = 1 << 42 // of a GPU
+	maxMemory  = 1 << 42 // of a GPU, in bytes
 	defaultGPU = 64 << 20
 	maxNICs    = 64 // of a guest
-	maxBare    = 24 // NICs and GPUs of a guest without sockets: free slots of the root complex
+	maxBare    = 24 // NICs and GPUs of a guest without sockets, together
 )
 
 // builder makes a Lab from a file.
@@ -80,7 +81,7 @@ type builder struct {
 	file  *File
 	out   *Lab
 	port  int
-	given map[string]bool // MAC and IP addresses
+	given map[string]bool // MAC and IP addresses of the NICs so far
 }
 
 func (b *builder) build() error {
@@ -109,7 +110,7 @@ func (b *builder) build() error {
 	}
 	for i, name := range names {
 		if slices.Contains(names[:i], name) {
-			continue // also in a merged mapping, whose value the file replaces
+			continue // the name is there again, as from a merged mapping (<<); b.file has one guest for it
 		}
 		if err := b.guest(name); err != nil {
 			return err

@@ -168,5 +168,5 @@ const (
 	MaxSize   = 64 << 10 // bytes
 	MaxLine   = 1 << 10  // bytes
 	MaxTokens = 20_000   // words and punctuation of YAML
-	MaxNodes  = 100_000  // YAML nodes, counted after aliases are expanded
+	MaxNodes  = 100_000  // YAML nodes without mappings' keys, counted after aliases are expanded
 )

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Each preset is valid, and has the PCIe paths that its name promises.
+// Each preset is valid and has two guests, and the second guest's first NIC has the listed paths to its GPUs.
 func TestPresets(t *testing.T) {
 	testkit.Equal(t, "presets", strings.Join(Presets(), " "), "a3-high acs flat pair")
 	for _, name := range Presets() {
@@ -42,7 +42,7 @@ func TestPresets(t *testing.T) {
 		"bus PIX bus PIX host bridge PHB host bridge PHB none SYS none SYS none SYS none SYS")
 }
 
-// A completed file gives the same lab and the same text when read again.
+// What Lab.YAML writes gives the same lab when it is read, and the same text when it is written again.
 func TestCompletedFileIsTheSameLab(t *testing.T) {
 	for _, name := range append(Presets(), "testdata/all.yaml") {
 		l := testkit.Must(Load(name, nil))(t)
@@ -84,7 +84,7 @@ func diff(a, b lab.Description) string {
 		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
 }
 
-// Each mistake gives the wanted message.
+// If old is replaced by new in all.yaml, Parse returns an error with the text want, or, if want is "", no error.
 func TestMistakes(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
 	for _, c := range []struct{ old, new, want string }{
@@ -261,7 +261,8 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A device that a file's script removes becomes hotplug.
+// In all.yaml, Hotplug is set for devices with hotplug: true and for the device that the script removes, and for no
+// others.
 func TestHotplug(t *testing.T) {
 	l := testkit.Must(Load("testdata/all.yaml", nil))(t)
 	a, b := l.Guests[0], l.Guests[1]
@@ -377,7 +378,7 @@ func TestLoad(t *testing.T) {
 		"-:1:1: there is no \"gests\" here: guests is meant?")
 }
 
-// NICs with the same number are in one subnet, other NICs are not.
+// NICs of two guests with the same number are in one subnet, NICs of one guest are not.
 func TestRailsAreSubnets(t *testing.T) {
 	l := testkit.Must(Load("a3-high", nil))(t)
 	for i, n := range l.Guests[0].NICs {

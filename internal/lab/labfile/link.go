@@ -26,7 +26,7 @@ var linkType = func() reflect.Type {
 	return reflect.StructOf(fields)
 }()
 
-// typed returns an impairment's value in its type in a file.
+// typed returns the value of f in im, with the type that it has in a file: a boolean, a list, or else a Quantity.
 func typed(f *lab.Fault, im *wire.Impairment) reflect.Value {
 	if v := reflect.ValueOf(f.Value(im)).Elem(); v.Kind() == reflect.Bool || v.Kind() == reflect.Slice {
 		return v

@@ -33,7 +33,7 @@ func TestFileKeepsNICOptions(t *testing.T) {
 		if v.IsZero() {
 			t.Errorf("%s is not set, so that nobody sees whether it is lost", f.Name)
 		}
-		less := all // the negative control
+		less := all // negative control: as if the file lost this field
 		reflect.ValueOf(&less).Elem().FieldByName(f.Name).SetZero()
 		if got := differ(all, written(t, less)); !slices.Equal(got, []string{f.Name}) {
 			t.Errorf("without %s these are lost: %v", f.Name, got)

@@ -90,8 +90,8 @@ func recovered(name string, err *error) {
 	}
 }
 
-// simple refuses tags, and files for which the YAML parser needs too much time: the parser reads lists and
-// nested values again for each of their parts.
+// simple refuses tags, more than MaxTokens tokens, and values nested more than maxDepth deep by brackets, braces
+// and dashes in a row, as the YAML parser would need too much time. It does not count nesting by indentation.
 func simple(name string, tokens token.Tokens) error {
 	if len(tokens) > MaxTokens {
 		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],
@@ -129,8 +129,9 @@ func (f visit) Visit(n ast.Node) ast.Visitor {
 // maxDepth is the maximum nesting of YAML values.
 const maxDepth = 32
 
-// count returns the number of nodes from n down, with aliases expanded: MaxNodes + 1 for too many, or if they
-// are nested too deep.
+// count returns the number of nodes from n down, without mappings' keys and with aliases expanded; n is depth
+// levels below the root. If there are more than MaxNodes, or if one is more than maxDepth levels below the root,
+// count returns MaxNodes + 1.
 func (d *document) count(n ast.Node, depth int) int {
 	if depth > maxDepth {
 		return MaxNodes + 1
@@ -144,7 +145,7 @@ func (d *document) count(n ast.Node, depth int) int {
 	return sum
 }
 
-// below returns a node's children; an alias has its anchor's value as its child.
+// below returns a node's children without mappings' keys; an alias has its anchor's value, if any, as its child.
 func (d *document) below(n ast.Node) (list []ast.Node) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -262,7 +263,7 @@ func (d *document) wrong(path []any, format string, args ...any) error {
 	}
 	t := n.GetToken()
 	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
-		t = m.Values[0].Key.GetToken() // its own token is a colon or a brace
+		t = m.Values[0].Key.GetToken() // a mapping's own token is a colon or a brace
 	}
 	if m, ok := n.(*ast.MappingValueNode); ok {
 		t = m.Key.GetToken()

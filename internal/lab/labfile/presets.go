@@ -15,14 +15,14 @@ var presets embed.FS
 
 // Presets returns the names of the embedded lab files.
 func Presets() (names []string) {
-	list, _ := presets.ReadDir("presets") // cannot fail: it is embedded
+	list, _ := presets.ReadDir("presets") // cannot fail: the directory is embedded
 	for _, e := range list {
 		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
 	}
 	return names
 }
 
-// Load reads a preset, or else a file; "-" is standard input. A name with a slash is a file's.
+// Load parses the preset with this name, or else the file; "-" is standard input. A name with a slash is a file's.
 func Load(name string, stdin io.Reader) (*Lab, error) {
 	text, err := read(name, stdin)
 	if err != nil {

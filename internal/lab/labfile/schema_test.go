@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write schema.json anew")
 
-// schema.json is the one made from File and lab.Impairments. Write it anew with
+// schema.json is the schema that this test makes from File, its comments and lab.Impairments. Write it anew with
 //
 //	go test ./internal/lab/labfile -run Schema -update
 func TestSchemaIsThatOfFile(t *testing.T) {
@@ -56,7 +56,8 @@ func TestSchemaIsThatOfFile(t *testing.T) {
 	}
 }
 
-// The schema accepts files that Parse reads, and no unknown keys.
+// The schema accepts the presets and all.yaml, as they are and as Lab.YAML writes them. It refuses the written files
+// with a wrong key.
 func TestSchemaTakesWhatParseReads(t *testing.T) {
 	c := check.NewCompiler()
 	doc, err := check.UnmarshalJSON(bytes.NewReader(Schema()))

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// reaches checks a guest (lab.Description.Check), and that QEMU has room for its tree.
+// reaches checks a guest (lab.Description.Check), and, if it has sockets, that QEMU has room for its tree.
 func (b *builder) reaches(where path, g *lab.Guest) error {
 	one := lab.Description{Guests: []lab.Guest{*g}}
 	err := one.Check()
@@ -50,7 +50,8 @@ func (b *builder) field(where path, err error) error {
 	return b.wrong(where, "%s", bad.InFile())
 }
 
-// tree copies a guest's sockets, interconnects and switches, and checks the names.
+// tree copies a guest's sockets, interconnects and switches from f to g, and checks their names and the names of its
+// NICs and GPUs.
 func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	seen := make(map[string]bool)
 	name := func(where path, s string) error {
@@ -107,7 +108,7 @@ func (b *builder) tree(where path, f *Guest, g *lab.Guest) error {
 	return nil
 }
 
-// slot parses the place of a device in the tree.
+// slot parses the place of a device in the tree; in a guest without sockets, a device must not have one.
 func (b *builder) slot(where path, f *Guest, s Slot) (out lab.Slot, err error) {
 	if len(f.Sockets) == 0 {
 		if s != (Slot{}) {

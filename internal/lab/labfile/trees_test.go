@@ -25,7 +25,7 @@ type flow struct {
 
 const superPacket, segment = 64 << 10, 8192
 
-// use is the link usage of a packet of superPacket bytes, in segments on the wire.
+// use is the link usage of a packet with superPacket bytes of payload, which is cut into segments on the wire.
 func use() shape.Use {
 	const header = 66
 	n := uint32(superPacket / segment)
@@ -61,8 +61,9 @@ func (f *flow) receives() int64 {
 	return max(f.arrives, f.under[0])
 }
 
-// letThrough simulates transfers between NICs with the same number, in both directions. got and model are the
-// payload in bytes a second, limits the limiting edges.
+// letThrough simulates transfers between the two guests' NICs with the same number, in both directions. For each
+// transfer, got is the simulated rate and model the rate of lab.MaxMin, in bytes of payload a second at scale 1, and
+// limits the edge that limits it in the model.
 func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits []*lab.Edge) {
 	l := testkit.Must(lab.Open(d, lab.Options{}))(t)
 	defer func() { testkit.OK(t, l.Close()) }()
@@ -118,7 +119,7 @@ func letThrough(t *testing.T, d lab.Description) (got, model []float64, limits [
 	return got, model, limits
 }
 
-// The simulated rates are within 3 % of the model's.
+// For each file, the simulated rates are within 3 % of the model's, and the wanted edge limits them in the model.
 func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	want := map[string]string{"wire": "nic0 ", "nic-link": "nic0 up", "gpu-link": "gpu0 ", "uplink": "sw0 ",
 		"memory":  "s0 memory",
@@ -143,8 +144,8 @@ func TestModelIsWhatLinksLetThrough(t *testing.T) {
 	}
 }
 
-// The negative control of rails: half of a NIC's rate gives half of its rail's, and leaves the others as they
-// are.
+// A rail is the NICs with the same number in both guests. With half of one NIC's rate, the transfers of its rail have
+// half of their rates, and the other transfers keep theirs.
 func TestOneRailAtHalfRate(t *testing.T) {
 	const slow = 2
 	whole, _, _ := letThrough(t, testkit.Must(Load("a3-high", nil))(t).Description)

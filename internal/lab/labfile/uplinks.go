@@ -32,7 +32,7 @@ func (b *builder) uplinks() error {
 		c := uplink.Config{Name: f.Name, Tap: f.Tap, Stream: f.Stream}
 		if v := f.VXLAN; v != nil {
 			c.VXLAN = &uplink.VXLAN{VNI: uint32(min(v.VNI, uplink.MaxVNI+1))}
-			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // Check reports it if it is invalid
+			c.VXLAN.Local, _ = netip.ParseAddrPort(v.Local) // c.Check reports an invalid address
 			c.VXLAN.Remote, _ = netip.ParseAddrPort(v.Remote)
 			where = where.to("vxlan")
 		}
@@ -58,7 +58,8 @@ type Uplinked struct {
 	Of string // the guest on whose host it is; "": every host
 }
 
-// UplinksOf returns the uplinks of the host that runs this guest; "": the uplinks without a guest.
+// UplinksOf returns the uplinks of the host that runs this guest, including the uplinks that every host has. For "", it
+// returns only these.
 func (l *Lab) UplinksOf(guest string) (list []uplink.Config) {
 	for _, u := range l.Uplinks {
 		if u.Of == "" || u.Of == guest {

@@ -94,7 +94,7 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	return <-echoed
 }
 
-// Log returns a log in which a message at level Error fails the test.
+// Log returns a log in which a message at level Error or above fails the test; it drops other messages.
 func Log(t testing.TB) *slog.Logger { return slog.New(failing{slog.DiscardHandler, t}) }
 
 type failing struct {

@@ -5,8 +5,7 @@
 // machine's tree.
 //
 // Paths follow drivers/pci/p2pdma.c, calc_map_type_and_dist. Distances have the names of nvidia-smi
-// topo -m: PIX, PXB, PHB, NODE, SYS. Rates follow the PCI Express Base Specification 6.0, section
-// 4.2.
+// topo -m: PIX, PXB, PHB, NODE, SYS. Rates follow the PCI Express Base Specification 6.0 (Link.Rate).
 //
 // The package is not API (README, Stability).
 //

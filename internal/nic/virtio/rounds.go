@@ -1,9 +1,10 @@
 package virtio
 
 // EndWorker ends the worker of transmit queue i and keeps the ring: the caller may then run the queue's rounds
-// itself (Round), and calls EndWorker again after the last one, for the race detector.
+// itself (Round). After the last round it calls EndWorker again, whose lock orders the rounds before the use of the
+// queue by another goroutine, for the race detector.
 func (d *Device) EndWorker(i int) {
-	d.rssMu.Lock() // after StartQueue, which ends with setDefaultRSS
+	d.rssMu.Lock() // orders EndWorker after a StartQueue, which takes rssMu last (setDefaultRSS)
 	defer d.rssMu.Unlock()
 	d.tx[i].sender.Stop()
 }

@@ -10,16 +10,16 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// maxPieces bounds the chains of one frame (MRG_RXBUF): a queue takes no further chain for a frame when its
-// chains' pieces (piecesOf) exceed maxPieces. A chain counts for at least chainPieces, because it costs more
-// than a segment.
+// maxPieces bounds the chains of one frame (MRG_RXBUF): a queue takes no further chain for a frame when the segments
+// and empty buffers of the frame's chains (piecesOf) exceed maxPieces. A chain counts for at least chainPieces, because
+// it costs more than a segment.
 const (
 	maxPieces   = virtq.MaxSegments
 	chainPieces = 4
 )
 
-// keepChains is how many Chains the queue keeps for the next frame. Because long and short frames may
-// alternate, it keeps a longer list until keepFrames frames in a row needed at most keepChains.
+// keepChains is the most Chains that the queue keeps for long. Because long and short frames may alternate, it keeps
+// a longer list until keepFrames frames in a row needed at most keepChains.
 const (
 	keepChains = 256
 	keepFrames = 64
@@ -33,17 +33,17 @@ type rxQueue struct {
 	nic.RxBase
 	kicks      nic.EventReader
 	enabled    bool
-	started    bool // the driver has kicked: only then may the device touch the ring (vhost-user.rst, "Ring states")
-	hadBuffers bool // until then kicks stay enabled, as QEMU first kicks without any
+	started    bool // by a kick, or as it ran before: the device may process the ring (vhost-user.rst, "Ring states")
+	hadBuffers bool // the ring had buffers at a kick, or is a resumed one; before, kicks stay on: QEMU kicks an empty ring
 	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
 	csum       bool // VIRTIO_NET_F_GUEST_CSUM
 	staged     bool
-	short      int  // how many chains were too few for the last frame that found too few
-	faulty     bool // the last peeked chain of this frame has unreachable memory
+	short      int  // how many chains were not enough for a refused frame, as last set by Put or recall; 0: not set
+	faulty     bool // the last peeked chain of the frame in Put has unreachable memory
 	awaited    awaited
 	remembers  bool
 	refused    [2]refusal
-	room       uint32 // of the chains of a refused frame: see roomFor
+	room       uint32 // bytes in the chains that were not enough for a frame, counted as in roomFor
 	chains     []virtq.Chain
 	peeked     int
 	few        int // frames in a row that needed at most keepChains, while chains is longer
@@ -53,7 +53,7 @@ type rxQueue struct {
 	scratch    [maxNetHdr + maxOwn]byte
 }
 
-// awaited is the state for which AwaitBuffers last asked for a kick.
+// awaited is the ring's position, and the value of rxQueue.short, when AwaitBuffers last returned true.
 type awaited struct {
 	base virtq.Base
 	n    int
@@ -126,7 +126,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 }
 
 // giveUp returns the n chains of a frame to the driver with used.len 0. The queue goes on: the driver may post
-// such small buffers (5.1.6.3.1), and does not know which memory is shared.
+// buffers that are too small for a frame (virtio 1.3, 5.1.6.3.1), and does not know which memory is shared.
 func (q *rxQueue) giveUp(n int) {
 	for i := range n {
 		q.vq.Commit(q.chains[i].Head, 0)
@@ -135,7 +135,8 @@ func (q *rxQueue) giveUp(n int) {
 	q.forget()
 }
 
-// roomFor returns the room that a frame needs: for a split frame, in the payload buffers.
+// roomFor returns how many bytes of buffers a frame needs: bytes of payload buffers if it is split, else bytes for
+// virtio_net_hdr and the whole frame.
 func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	if f.Split {
 		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // without the payload that goes to the header buffer
@@ -143,7 +144,8 @@ func (q *rxQueue) roomFor(f *nic.Frame) uint32 {
 	return q.hdrLen + uint32(len(f.Header)) + f.PayloadLen
 }
 
-// trim frees the segment lists of chains that the last frame needed and this one, with n chains, did not.
+// trim frees long segment lists of chains that the last frame needed and this one, with n chains, did not. It cuts
+// the list of chains to keepChains after keepFrames frames that needed no more.
 func (q *rxQueue) trim(n int) {
 	for i := n; i < q.peeked; i++ {
 		q.chains[i].Trim()
@@ -163,7 +165,7 @@ func (q *rxQueue) trim(n int) {
 	}
 }
 
-// reuse is dma.Reuse, but keeps long segment lists beside a long list of chains.
+// reuse is dma.Reuse, but also keeps a long segment list while the list of chains is longer than keepChains.
 func (q *rxQueue) reuse(segs []dma.Segment) []dma.Segment {
 	if len(q.chains) > keepChains {
 		return segs[:0]
@@ -222,11 +224,11 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 			return n, res
 		}
 		pieces += piecesOf(c)
-		if c.InLen < q.hdrLen { // an error also after the first chain (5.1.6.3.1)
+		if c.InLen < q.hdrLen { // an error in later chains, too (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
-		room += min(need-room, c.InLen) // chains of 4 GiB would overflow room
+		room += min(need-room, c.InLen) // min, as the sum of several InLen may overflow
 		switch n {
 		case 0:
 		case 1:
@@ -240,8 +242,8 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(q.reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // 0: the frame is not split
-	if f.Meta.GSOType != splitter.GSONone { // a hint for the receiver (5.1.6.4.1)
+	hlen := uint32(0)                       // for hdr_len
+	if f.Meta.GSOType != splitter.GSONone { // then hdr_len is a hint for the receiver (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
 	if res := q.result(m.Whole(q.payload, q.headers(f, hlen, n), f.Payload)); res != nic.PutTaken {
@@ -255,9 +257,10 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// putSplit writes headers to the header buffer of the first chain, and payload to the payload buffers of as
-// many chains as it needs. A chain's first descriptor is its header buffer. used.len counts virtio_net_hdr and
-// headers in the first chain only.
+// putSplit writes virtio_net_hdr and the headers (of a frame that is not TCP, the whole frame) to the header buffer
+// of the first chain, and payload to the payload buffers of as many chains as it needs. A chain's first non-empty
+// buffer is its header buffer. used.len counts bytes in the header buffer for the first chain only. The results are
+// as in putWhole.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload bytes for the header buffer, only if not TCP
 	need := q.roomFor(f)
@@ -332,7 +335,7 @@ func (q *rxQueue) Posted(limit int, visit func([]dma.Segment)) {
 
 func piecesOf(c *virtq.Chain) int { return max(chainPieces, len(c.In)+c.Empty) }
 
-// next peeks chain n of a frame. pieces is the sum of piecesOf over its previous chains.
+// next peeks chain n of a frame, counted from 0. pieces is the sum of piecesOf over the frame's previous chains.
 func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
 	if n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
@@ -375,7 +378,7 @@ func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	return q.scratch[:int(q.hdrLen)+copy(q.scratch[q.hdrLen:], f.Header)] // a legacy header ends before num_buffers
 }
 
-// result returns the Result for the error of a copy. It stops the queue unless the sender caused the error.
+// result returns the Result for a copy that ended with err. An error that the sender did not cause stops the queue.
 func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
@@ -411,7 +414,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// The kick comes only beyond q.short chains: a sender that waits for fewer would miss it.
+	// With VIRTIO_F_EVENT_IDX the kick comes only beyond q.short chains: a sender that may need fewer is woken now.
 	if state := (awaited{q.vq.Base(), q.short}); state != q.awaited {
 		q.awaited = state
 		if q.short > 0 {

@@ -5,7 +5,8 @@ import (
 	"vnic.dev/vnic/internal/nic"
 )
 
-// sabotaged returns the receive queue with the ring fault of s. Split virtqueues have no generations.
+// sabotaged returns q with the fault RingEnd if s has it; else q itself. Split virtqueues have no generation bits, so
+// RingGeneration changes nothing.
 func sabotaged(q *rxQueue, s *nic.Sabotage) nic.RxQueue {
 	if s.RingFault() == nic.RingEnd {
 		return &earlyEnd{q, s.Occasions()}

@@ -19,7 +19,7 @@ const (
 	moreSize = 1 << 20
 )
 
-// addMore maps a file with flags, and shares it as guest memory.
+// addMore maps file fd with the mmap flags for the guest, and passes the file to the device as more guest memory.
 func (g *suiteGuest) addMore(fd, flags int) (mem []byte) {
 	g.Helper()
 	mem, err := unix.Mmap(fd, 0, moreSize, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -36,7 +36,7 @@ func (g *suiteGuest) lost() int { return int(g.Port().Link().Counters().Drops[wi
 var memoryCases = map[string]struct {
 	add     func(g *suiteGuest) (mem []byte) // as the guest sees it
 	reached bool
-	line    string // in the log, about the memory itself; "": none
+	line    string // text that the log must have about the memory itself; "": none
 }{
 	"shared": {add: func(g *suiteGuest) []byte { return g.addMore(g.memfd(), unix.MAP_SHARED) }, reached: true},
 	"private": {add: func(g *suiteGuest) []byte { return g.addMore(g.memfd(), unix.MAP_PRIVATE) },
@@ -55,7 +55,7 @@ var memoryCases = map[string]struct {
 // queue continues.
 func TestMemoryThatIsNotShared(t *testing.T) {
 	for name, c := range memoryCases {
-		for _, table := range []bool{false, true} { // by SET_MEM_TABLE
+		for _, table := range []bool{false, true} { // true: the frontend sends SET_MEM_TABLE
 			t.Run(name+map[bool]string{true: ", whole table"}[table], func(t *testing.T) {
 				var log lockedBuffer
 				w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, table: table,

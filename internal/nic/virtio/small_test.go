@@ -67,7 +67,7 @@ func (r *smallRing) arrived(first int, f *nictest.Frame) {
 	}
 }
 
-// A driver may post any mergeable buffers that hold a header (virtio 1.3, 5.1.6.3.1).
+// A driver may post mergeable buffers of any length from that of virtio_net_hdr on (virtio 1.3, 5.1.6.3.1).
 func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, c := range []struct {
 		each   int
@@ -99,7 +99,7 @@ func TestFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	}
 }
 
-// A split frame uses only the first chain's header buffer.
+// A split frame takes as many chains as its payload needs payload buffers.
 func TestSplitFrameTakesAsManyBuffersAsItNeeds(t *testing.T) {
 	for _, each := range []int{128, 512, 1000} {
 		t.Run(fmt.Sprint(each), func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestFrameWaitsForManyBuffers(t *testing.T) {
 
 func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	for _, c := range []struct {
-		parts, chains int // of each chain; in a ring of 16
+		parts, chains int // buffers of each chain; posted chains, in a ring of 16 descriptors
 		indirect      bool
 		tooBig        bool
 	}{
@@ -175,7 +175,7 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 			r.publish()
 			drops := func() uint64 { return b.Port().Link().Counters().Drops[wire.DropTooBig] }
 			busy := b.Port().Link().Counters().Busy
-			f := superFrame(a, b, 4000, 1446) // 64 chains
+			f := superFrame(a, b, 4000, 1446) // 64 chains of 64 bytes
 			a.Queue(0, f)
 			if !c.tooBig {
 				testkit.Eventually(t, "a frame that waits", func() bool { return b.Port().Link().Counters().Busy > busy })
@@ -189,7 +189,8 @@ func TestFrameThatNeedsMoreChainsThanTheRingHasPlacesIsTooBig(t *testing.T) {
 	}
 }
 
-// A shorter chain makes the queue walk over a full ring again.
+// A ring without room for another chain like the others may get a shorter one: then the queue walks over its chains
+// again, and takes a frame that was too big before.
 func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	files, sw := nictest.Switch(t)
 	a := newSuiteGuest(t, files, sw, 0, rawOptions{pairs: 1, mtu: 1500, patience: patient})
@@ -211,7 +212,7 @@ func TestShorterChainThanTheOthersCountsAnew(t *testing.T) {
 	testkit.Equal(t, "chains used", r.usedIdx(), 6)
 }
 
-// 1025 chains are the limit.
+// A frame takes at most 1025 chains of one buffer each.
 //
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue hold, more than the descriptors of
 // one frame.
@@ -247,7 +248,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			return b.dev.RxLists(0)
 		}
 		long := superFrame(a, b, 600*each, 1446)
-		for range 2 { // the second time the count starts again
+		for range 2 { // the second long frame makes the count of short ones start again
 			pass(long)
 			for i := range 63 {
 				if chains, frame := pass(tcp(a, b, i)); len(chains) <= 256 || frame <= 256 {
@@ -256,7 +257,7 @@ func TestListsOfManyChainsAreKeptForAWhile(t *testing.T) {
 			}
 		}
 		pass(tcp(a, b, 64))
-		chains, frame := pass(tcp(a, b, 65)) // the 64th shortens the list of chains, this one the lists of segments
+		chains, frame := pass(tcp(a, b, 65)) // the 64th frame shortened the list of chains, this one the lists of segments
 		testkit.Equal(t, "chains kept", len(chains), 256)
 		short(t, "after short frames", append(chains, frame)...)
 	}

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// newStockWorld makes a sender, and a receiver with three queue pairs whose driver sends no Hello and sets no RSS.
+// newStockWorld makes a sender, and a receiver with three queue pairs whose driver has not asked for Info and sets no
+// RSS.
 func newStockWorld(t testing.TB) (from, to *suiteGuest) {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
@@ -36,7 +37,7 @@ func (g *suiteGuest) spread(want ...uint16) {
 	})
 }
 
-// getsFlows waits until flows are spread over these queues, and checks that 32 flows reach all of them.
+// getsFlows waits until flows are spread over these queues, and checks that 32 flows reach all of them and no other.
 func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	g.Helper()
 	g.spread(want...)
@@ -61,7 +62,7 @@ func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
 	}
 }
 
-// After the driver's Hello, flows go to queue 0 until it sets RSS.
+// After a driver without RSS has asked for Info, flows go to queue 0.
 //
 // Invariant: nic/virtio: For a driver that sends no commands and sets no RSS, flows are spread over
 // all enabled queues that have had buffers, after a reconnect too.
@@ -77,7 +78,7 @@ func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	g.getsFlows(from, 0, 2)
 	g.OK(g.front.SetEnable(2, true))
 	g.spread(0, 1, 2)
-	_, err := g.Port().Info() // Hello
+	_, err := g.Port().Info() // as the driver's InfoHello does
 	g.OK(err)
 	g.spread(0)
 	g.OK(g.front.SetEnable(2, false))
@@ -92,7 +93,7 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.OK(g.Port().SetRSS(r))
 	g.post(0, 1)
 	g.post(1, 1)
-	g.OK(g.front.SetEnable(0, true)) // sets the table at once, which the monitor does after a Post
+	g.OK(g.front.SetEnable(0, true)) // would set the default table now; after post, the monitor would set it later
 	g.spread(1)
 	_, err = g.Port().Info()
 	g.OK(err)
@@ -110,7 +111,7 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 		g.setup(i, g.base(i))
 	}
 	g.getsFlows(from, 0, 1)
-	for i := range g.rings { // a new kick descriptor pauses the ring
+	for i := range g.rings { // a new kick descriptor stops the ring and starts it again
 		g.OK(g.front.SetVringKick(i, g.kicks[i]))
 	}
 	g.getsFlows(from, 0, 1)

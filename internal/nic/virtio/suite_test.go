@@ -27,7 +27,7 @@ func TestNIC(t *testing.T) {
 // Invariant: nic: The suite detects each fault of package sabotage that the device model can have.
 func TestSuiteSeesSabotage(t *testing.T) { nictest.SeesSabotage(t, "virtio", "TestNIC") }
 
-// patient is for tests whose frames wait until the test goes on, even on a loaded machine.
+// patient is the Patience of devices whose frames must wait until the test goes on, even on a loaded machine.
 const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]

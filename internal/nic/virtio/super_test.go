@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// A gso_size that is too small for TCP is refused (Linux: TCP_MIN_GSO_SIZE).
+// A super-packet with a gso_size below 8 is dropped (Linux: TCP_MIN_GSO_SIZE).
 func TestSuperPacketIsJudgedByItsOwnLength(t *testing.T) {
 	testkit.Slow(t)
 	for _, c := range []struct {

@@ -36,9 +36,9 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 	show(old)
 
-	// a sends to b, whose buffers lie in that memory, and b sends payload from it.
+	// A sends to B, whose buffers lie in the second region of show, and B sends payload from that region.
 	var got [2]atomic.Uint64
-	var stop [2]chan struct{} // senders, receivers
+	var stop [2]chan struct{} // of the goroutines that send, and of the goroutines that receive
 	var flows [2]sync.WaitGroup
 	for i := range stop {
 		stop[i] = make(chan struct{})
@@ -131,7 +131,7 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// All of the guest's memory is replaced, rings included.
+// A new table replaces all of the guest's memory, rings included, by other memory.
 //
 // Invariant: nic/virtio: Memory missing in a new memory table is no longer written, and is
 // unmapped.

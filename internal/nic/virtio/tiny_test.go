@@ -78,7 +78,7 @@ func TestTinyRingsWake(t *testing.T) {
 	})
 }
 
-// Linux makes indirect tables longer than the ring, though 2.7.5.3.1 forbids it, and QEMU reads them.
+// Linux makes indirect tables longer than the ring, though virtio 1.3, 2.7.5.3.1 forbids it, and QEMU reads them.
 func TestTinyRingsReadTables(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

@@ -42,7 +42,8 @@ func (g *busyGuest) fill(f nictest.Frame) {
 	}
 }
 
-// drain posts buffers of size bytes to receive queue 0, and passes each received frame to took.
+// drain posts buffers of size bytes to receive queue 0. Until end is called, a goroutine passes each received frame to
+// took and posts its buffer again; after each poll it sleeps for every, or briefly if every is 0 and nothing came.
 func (g *busyGuest) drain(size int, every time.Duration, took func(frame []byte)) {
 	var bufs []virtq.Buf
 	for i := range int(g.ring) {
@@ -98,7 +99,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 		return g
 	}
 	to, one, many := guest(0, 1), guest(1, 1), guest(2, 5)
-	const size, frames = 256, 100 // of a buffer; of each queue
+	const size, frames = 256, 100 // bytes of a buffer; frames that each queue sends
 	rnd := rand.New(rand.NewPCG(1, 2))
 	need := 0
 	for _, g := range []*suiteGuest{one, many} {
@@ -141,7 +142,7 @@ func TestQueuesThatNeedMoreOrLessTakeTurns(t *testing.T) {
 	testkit.Equal(t, "buffers that are used", came+taken(to, 0), need)
 }
 
-// A frame that needs four buffers waits; one behind it needs one.
+// While a frame that needs four buffers waits, a frame of another queue needs only one.
 //
 // Invariant: nic: No sender stays asleep beside free buffers once other ports' turns have ended,
 // even if a woken one does not use them.
@@ -192,8 +193,8 @@ func TestWhoNeedsFewerBuffersTakesThem(t *testing.T) {
 	}
 }
 
-// BenchmarkReceiverShare measures the share of a receiver that a guest with one queue gets beside one with as many or
-// more.
+// BenchmarkReceiverShare measures the share of a receiver's frames that a guest with one queue sends beside a guest
+// with as many queues or more.
 func BenchmarkReceiverShare(b *testing.B) {
 	for _, queues := range []int{1, 3, 16} {
 		b.Run(fmt.Sprint(queues), func(b *testing.B) {
@@ -219,7 +220,8 @@ func BenchmarkReceiverShare(b *testing.B) {
 	}
 }
 
-// BenchmarkPollerShare measures a guest that sends one frame at a time, beside one that fills its queues.
+// BenchmarkPollerShare measures how many frames a second a guest sends one by one, alone and beside a guest that fills
+// its queues for another receiver.
 func BenchmarkPollerShare(b *testing.B) {
 	for _, threads := range []int{0, 1} {
 		for _, queues := range []int{1, 16} {

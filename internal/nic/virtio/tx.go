@@ -12,13 +12,14 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// txBatch bounds the frames that a queue's Sender has at a time, held ones included.
+// txBatch is the Batch of a queue's Sender: the most frames that it sends at a time, held ones included.
 const txBatch = 32
 
-// txQueue is a transmit virtqueue. Its Sender's worker uses all fields, except where marked.
+// txQueue is a transmit virtqueue. While the worker of its Sender runs, only the worker uses the fields without another
+// comment.
 type txQueue struct {
-	vring   // set before the worker starts; the kick belongs to the control goroutine
-	sender  *nic.Sender
+	vring               // vq, features and hdrLen are set before the worker starts; the control goroutine uses kick
+	sender  *nic.Sender // used by the control goroutine
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
@@ -33,7 +34,7 @@ var (
 )
 
 type txSlot struct {
-	chain *virtq.Chain // in txQueue.peeked, or held
+	chain *virtq.Chain // points into txQueue.peeked, or to held; nil: the slot was never used
 	held  virtq.Chain
 	buf   [maxNetHdr + nic.MaxHeader]byte
 }
@@ -68,7 +69,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		s := &q.slots[f.Slot]
 		s.chain = c
 		if e := q.describe(f, s); e != nil {
-			if !errors.Is(e, nic.ErrBadFrame) { // the queue stops: later frames stay with the driver
+			if !errors.Is(e, nic.ErrBadFrame) { // the queue stops: frames from i on stay with the driver
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
@@ -96,8 +97,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. With moved it reads the chain again, and stops the queue if the driver has made
-// that invalid.
+// Reload implements nic.TxQueue. With moved it reads the chain again, and returns an error, which stops the queue, if
+// the driver has made the chain invalid.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if s.chain != &s.held { // the next Gather will overwrite peeked
@@ -139,7 +140,8 @@ func (q *txQueue) DoneLate(head uint32) error {
 	return nil
 }
 
-// Abandon implements nic.TxQueue: it puts a frame back unless the queue holds one that it took later.
+// Abandon implements nic.TxQueue: it puts a frame back if no later one was taken from the ring; otherwise it completes
+// the frame.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
 	if q.vq.PutBack(s.chain.Head) {
@@ -178,8 +180,8 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue. Without indirect descriptors, it assumes that unread frames have as many
-// descriptors, on average, as the frames that used the slots last.
+// Backlog implements nic.TxQueue. For full, it assumes one descriptor for a frame or, without indirect descriptors, as
+// many, on average, as the frames that used the slots last.
 func (q *txQueue) Backlog() (frames int, full bool) {
 	frames = q.vq.Available()
 	each := 1

@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Rig is the memory and the log of a device under test, and a record of its calls. At the end of the test it
-// checks that nothing is mapped, no error was recorded, and Disconnected was the last call, if any.
+// Rig is the memory and the log of a device under test, and a record of calls of its methods. At the end of the test it
+// checks that nothing is mapped, no error is recorded, and Disconnected was the last call if there was a call.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space
@@ -60,7 +60,8 @@ func (r *Rig) check() {
 // Log returns a logger whose lines are in Logs.
 func (r *Rig) Log() *slog.Logger { return slog.New(slog.NewTextHandler(&r.Logs, nil)) }
 
-// Note records a call of the device, and returns the error set by FailWith.
+// Note calls the function set by OnCall, records the call of a method of the device, and returns the error that
+// FailWith has set for the method.
 func (r *Rig) Note(method, format string, args ...any) error {
 	r.mu.Lock()
 	hook := r.hook
@@ -74,14 +75,14 @@ func (r *Rig) Note(method, format string, args ...any) error {
 	return r.fail[method]
 }
 
-// OnCall makes Note call f with the name of each called method; nil ends that.
+// OnCall makes Note call f with the name of each called method; with nil, Note calls no function.
 func (r *Rig) OnCall(f func(method string)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hook = f
 }
 
-// FailWith makes a method return an error; nil ends that.
+// FailWith makes Note return err for a method, so that the device's method can return it.
 func (r *Rig) FailWith(method string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +96,7 @@ func (r *Rig) Fails(method string) error {
 	return r.fail[method]
 }
 
-// Errorf records an error, with which the test fails when it ends.
+// Errorf records an error, with which the test fails when it ends, unless ClearErrors drops the error.
 func (r *Rig) Errorf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +110,7 @@ func (r *Rig) ClearErrors() {
 	r.wrong = nil
 }
 
-// Take returns the calls since the last Take.
+// Take returns the calls that Note has recorded since the last Take.
 func (r *Rig) Take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +119,7 @@ func (r *Rig) Take() []string {
 	return calls
 }
 
-// WantCalls fails the test if other calls were made since the last Take.
+// WantCalls fails the test unless exactly these calls were recorded since the last Take. It is a Take, too.
 func (r *Rig) WantCalls(want ...string) {
 	r.T.Helper()
 	if got := r.Take(); !slices.Equal(got, want) {
@@ -149,7 +150,7 @@ func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	return err
 }
 
-// WantError reports an error unless err wraps want.
+// WantError fails the test unless err is want or wraps it.
 func WantError(t testkit.T, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -160,7 +161,7 @@ func WantError(t testkit.T, what string, err, want error) {
 // Script is a fuzzer's input, from which Play plays a session.
 type Script []byte
 
-// Next removes and returns the first byte; at the end it returns 0.
+// Next removes and returns the first byte of the script; at the end it returns 0.
 func (s *Script) Next() byte {
 	if len(*s) == 0 {
 		return 0
@@ -171,7 +172,7 @@ func (s *Script) Next() byte {
 }
 
 // Play calls step, which sends a message, until the script is at its end or step fails, and hangs up. It fails
-// the test if Serve ends with another error than errs.
+// the test if served ends with an error that wraps none of errs.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan struct{})
@@ -214,8 +215,8 @@ func (l *Logs) String() string {
 // ErrStop is the cause with which Stop ends a connection.
 var ErrStop = errors.New("stopped by the test")
 
-// Served is a connection that a device serves. If nobody has waited for its end, the peer hangs up at the end
-// of the test, and serve must return no error.
+// Served is a connection that a device serves. The peer hangs up at the end of the test at the latest. If the test has
+// not waited for the end of serve (Wait) by then, serve must return no error.
 type Served struct {
 	Cancel context.CancelCauseFunc
 	t      testing.TB
@@ -254,7 +255,7 @@ func (c *Served) Wait() error {
 	return err
 }
 
-// WantEnd waits for the end of serve, and fails the test unless its error wraps want.
+// WantEnd waits for the end of serve, and fails the test unless its error is want or wraps it.
 func (c *Served) WantEnd(want error) {
 	c.t.Helper()
 	if err := c.Wait(); !errors.Is(err, want) {
@@ -262,7 +263,7 @@ func (c *Served) WantEnd(want error) {
 	}
 }
 
-// Stop ends the connection with ErrStop.
+// Stop cancels the context of serve with ErrStop, and fails the test unless serve then returns that error.
 func (c *Served) Stop() {
 	c.t.Helper()
 	c.Cancel(ErrStop)

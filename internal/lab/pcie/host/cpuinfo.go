@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// processor is the first processor of /proc/cpuinfo (arch/x86/kernel/cpu/proc.c).
+// processor has values of the first processor in /proc/cpuinfo, by the keys of x86 (arch/x86/kernel/cpu/proc.c).
 type processor struct {
 	vendor, family string
 	flags          []string

@@ -1,8 +1,8 @@
 // Package host reads the PCIe tree of this machine from sysfs.
 //
-// It decides about peer to peer by the same data as Linux (drivers/pci/p2pdma.c): the CPU's family, a list of
-// devices that represent host bridges, and Access Control Services in configuration space, which only root
-// may read.
+// It decides about peer to peer by the same data as Linux (drivers/pci/p2pdma.c): the CPU's vendor and family, a
+// list of devices that represent host bridges, and Access Control Services in configuration space, which only
+// root may read.
 //
 // The package is not API (README, Stability).
 package host
@@ -20,26 +20,26 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Machine is a machine's PCI devices.
+// Machine is the PCIe tree of a machine, and its NICs and GPUs.
 type Machine struct {
 	Tree *pcie.Tree
 	NICs []Device
-	GPUs []Device // graphics and other accelerators
+	GPUs []Device // graphics and other accelerators, and a vnic guest's emulated GPUs that are PCI devices
 
-	// ACSKnown is false if a port's configuration space could not be read; that port does not redirect in the
-	// tree.
+	// ACSKnown is false if at most 64 bytes of the configuration space of a port above an endpoint could be read;
+	// that port does not redirect in the tree.
 	ACSKnown bool
 	// Hypervisor is the machine's vendor, or "a hypervisor", in a virtual machine; "": the CPU reports no
 	// hypervisor.
 	Hypervisor string
 }
 
-// Device is an endpoint.
+// Device is a NIC or a GPU.
 type Device struct {
 	Name      string // as 0000:3b:00.0
 	Vendor    uint16
 	Device    uint16
-	Interface string // "": none
+	Interface string // of a NIC; "": none
 }
 
 // Read reads the tree of the machine with the given /proc and /sys.
@@ -64,7 +64,7 @@ func Read(proc, sys string) (*Machine, error) {
 	return m, err
 }
 
-// cpu returns the routing of host bridges that are not listed, and sets Hypervisor.
+// cpu returns the routing of host bridges that are not listed, and sets Hypervisor if the CPU reports one.
 func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
 	if err := directory(proc); err != nil {
 		return 0, err
@@ -125,7 +125,7 @@ const (
 
 func (d *device) bridge() bool { return d.class>>8 == classBridge }
 
-// wanted reports whether an endpoint moves bulk data.
+// wanted reports whether a device moves bulk data: it is a NIC, a GPU or an NVMe controller.
 func (d *device) wanted() bool { return d.nic() || d.gpu() || d.class>>8 == classNVMe }
 
 func (d *device) nic() bool { return d.class>>16 == classNetwork }
@@ -136,8 +136,9 @@ func (d *device) gpu() bool {
 		d.class>>8 == classCo
 }
 
-// nodes makes a tree from the endpoints that move bulk data and the bridges above them. A port is no node,
-// but a property of the node below it. Functions of one device count as devices below separate ports.
+// nodes makes a tree's nodes: the endpoints that move bulk data, the switches above them, and a socket for each root
+// bus. A root port or downstream port is no node, but a property of the node below it. Functions of one device count
+// as devices below separate ports.
 func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
 	var ends []*device
 	for _, d := range r.devices {
@@ -199,7 +200,7 @@ func (r *reader) list(d *device) {
 	switch {
 	case d.nic():
 		for _, below := range []string{"net/*", "virtio*/net/*"} {
-			if names, _ := filepath.Glob(filepath.Join(r.path(d.name), below)); len(names) > 0 { // the pattern is valid
+			if names, _ := filepath.Glob(filepath.Join(r.path(d.name), below)); len(names) > 0 { // valid pattern: no error
 				e.Interface = filepath.Base(names[0])
 			}
 		}
@@ -227,7 +228,7 @@ func (r *reader) routing(root *device) pcie.Routing {
 	return pcie.NoRouting
 }
 
-// link returns the link's current speed; zero: unknown.
+// link returns the current generation and width of the device's link; zero: unknown.
 func (d *device) link() pcie.Link {
 	for gen := range 6 {
 		known := pcie.Link{Gen: gen + 1, Width: int(d.width)}
@@ -238,9 +239,10 @@ func (d *device) link() pcie.Link {
 	return pcie.Link{}
 }
 
-// redirects reports whether a port's Access Control Services redirect (pci_bridge_has_acs_redir).
+// redirects reports whether a port's Access Control Services redirect (pci_bridge_has_acs_redir). If at most
+// 64 bytes of configuration space can be read, it clears ACSKnown and returns false.
 func (r *reader) redirects(name string) (bool, error) {
-	const readable = 64 // what every user may read
+	const readable = 64 // bytes that every user may read
 	config, err := os.ReadFile(filepath.Join(r.path(name), "config"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return false, err
