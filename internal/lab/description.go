@@ -120,12 +120,12 @@ type NICOptions struct {
 	MTU int `yaml:"mtu,omitempty"`
 	// MaxMTU is the maximum to which the guest may raise its MTU, in bytes; 0: MTU.
 	MaxMTU int `yaml:"max-mtu,omitempty"`
-	// RSCUsecs is how many microseconds the NIC holds a received TCP frame to merge later frames of
+	// RSCUsecs is for how many microseconds at most the NIC holds a received TCP frame to merge later frames of
 	// the same flow with it into one packet; 0: the NIC merges only frames of one batch.
 	RSCUsecs int `yaml:"rsc-usecs,omitempty"`
 	// XDP disables all receive offloads of a virtio NIC, checksums and merged segments, so that the
 	// guest kernel's driver accepts native XDP programs. It needs a guest in QEMU.
-	XDP bool `yaml:"xdp,omitempty"` // a gVNIC's driver accepts such programs after the commands in GVEBeforeXDP
+	XDP bool `yaml:"xdp,omitempty"` // a gVNIC's driver accepts such programs under the conditions in WhyNoXDP
 }
 
 // GPU is an emulated GPU: memory apart from the guest's RAM.

@@ -31,7 +31,8 @@ func TestLinkSettings(t *testing.T) {
 			testkit.OK(t, f.Set(&im, c.text))
 		}
 	}
-	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1/2/3/4/5"},
+	for _, c := range [][2]string{{"loss", "100%"}, {"loss", "-1%"}, {"gemodel", "1%"}, {"gemodel", "1%/20%/0%"},
+		{"gemodel", "1/2/3/4/5"},
 		{"drop", "-1"},
 		{"ecn", "yes"}, {"delay", "-1s"}, {"delay", "2h"}, {"rate", "0.1kbit"}, {"rate", "fast"},
 		{"limit", "0"}, {"limit", "2G"},

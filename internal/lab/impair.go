@@ -96,6 +96,9 @@ func (b *burst) Set(s string) error {
 			return err
 		}
 	}
+	if len(parts) > 2 && v.Bad == 0 { // wire.Burst has 1 for 0
+		return errors.New("the loss of a bad link, 100% if it is left out, cannot be 0")
+	}
 	*b = v
 	return nil
 }

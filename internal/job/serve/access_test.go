@@ -38,8 +38,8 @@ func publicDir(t *testing.T) string {
 
 // Another user is refused, even if the socket's mode lets everybody connect, and is noted once.
 //
-// Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
-// allows it.
+// Invariant: vnic serve: At sockets that vnic makes, peers of other users, except root, are served
+// only if --socket-group allows it.
 func TestOtherUsersAreRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: the rest was not tried")
@@ -65,8 +65,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 // Members of the socket's group can connect, and other users cannot. If the file's group or mode changes, the peer of
 // another user is refused.
 //
-// Invariant: vnic serve: Peers of other users, except root, are served only if --socket-group
-// allows it.
+// Invariant: vnic serve: At sockets that vnic makes, peers of other users, except root, are served
+// only if --socket-group allows it.
 func TestSocketGroup(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := publicDir(t)

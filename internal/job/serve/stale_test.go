@@ -42,7 +42,8 @@ func survive(path string) error {
 
 // A vnic with a GPU warns of a process that maps only an earlier vnic's GPU memory. A vnic without a GPU does not warn.
 //
-// Invariant: vnic serve: A QEMU that still maps the GPU memory of an earlier vnic is warned of.
+// Invariant: vnic serve: A vnic with a GPU warns of a QEMU that maps only an earlier vnic's GPU
+// memory.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -95,8 +96,8 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	}
 }
 
-// Invariant: vnic serve: With a gateway, and unless the lab file gives it, a port's IPv6 address is
-// the one that the guest's kernel derives.
+// Invariant: vnic serve: With a gateway, the IPv6 address of a guest's first NIC is the one that
+// its kernel derives, unless the lab file gives the NIC's IPv4 or IPv6 address.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {

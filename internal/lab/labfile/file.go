@@ -16,7 +16,7 @@ type File struct {
 	Script []Event `yaml:"script,omitempty"`
 	// Uplinks connect the switch to other machines, to a tap of this machine, or to another emulator.
 	Uplinks []Uplink `yaml:"uplinks,omitempty"`
-	// Gateway connects the first rail of guests in QEMU: nat, to this machine's network; isolated, to
+	// Gateway connects the first NIC of each guest in QEMU: nat, to this machine's network; isolated, to
 	// the guests and their names only; off: there is no gateway. Without this key the command decides.
 	Gateway string `yaml:"gateway,omitempty" jsonschema:"enum=nat,enum=isolated,enum=off"`
 	// Accel is how QEMU runs the guests: kvm; tcg, which emulates their CPUs; or auto, which uses KVM
@@ -25,11 +25,11 @@ type File struct {
 	// P2P is on if a NIC transfers directly to and from the memory of a GPU where the PCIe tree allows
 	// it, and off if all payload takes a detour through host memory.
 	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
-	// Seed selects the packets that links lose, hold back, duplicate or corrupt; without it each run draws its own
-	// seed.
+	// Seed selects the packets that links lose, hold back, duplicate or corrupt; without it, and without --seed, each run
+	// draws its own seed.
 	Seed *uint64 `yaml:"seed,omitempty"`
 	// Scale divides all rates and multiplies all delays, for an emulator that is a thousand times slower than
-	// hardware: a number of at least 1, the default.
+	// hardware: a number from 1, the default, to 1000000.
 	Scale Quantity `yaml:"scale,omitempty"`
 }
 
@@ -55,7 +55,7 @@ type Guest struct {
 	// virtio NIC), or vnicgpu, with which the guest's kernel decides which NIC reaches which GPU.
 	Driver string `yaml:"driver,omitempty" jsonschema:"enum=node,enum=vnicgpu"`
 	// IOMMU makes the guest's kernel translate the addresses that its NICs use. All NICs must then be
-	// gVNICs.
+	// gVNICs, and GPUs must not have the driver vnicgpu.
 	IOMMU bool `yaml:"iommu,omitempty"`
 }
 
@@ -99,9 +99,9 @@ type NIC struct {
 	// Queues is the number of its queue pairs. The driver of a gve NIC may have twice as many.
 	Queues int    `yaml:"queues,omitempty"`
 	MAC    string `yaml:"mac,omitempty"`
-	// IPv4 and IPv6 are the addresses that the guest should give to the NIC, with the length of their
-	// prefix.
+	// IPv4 is the IPv4 address that the guest should give to the NIC, with the length of its prefix.
 	IPv4 string `yaml:"ipv4,omitempty"`
+	// IPv6 is the IPv6 address that the guest should give to the NIC, with the length of its prefix.
 	IPv6 string `yaml:"ipv6,omitempty"`
 	// GPUs are the names of the guest's GPUs that the NIC can reach; without this key it reaches all
 	// of them.

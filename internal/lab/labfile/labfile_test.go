@@ -271,8 +271,8 @@ func TestHotplug(t *testing.T) {
 	testkit.Equal(t, "times in the completed file", strings.Count(string(testkit.Must(l.YAML())(t)), "hotplug: true\n"), 3)
 }
 
-// Invariant: labfile: A guest's driver is read, stays in the completed file, and makes its GPUs PCI
-// devices.
+// Invariant: labfile: A guest's driver is read and stays in the completed file; with vnicgpu its
+// GPUs are PCI devices.
 func TestDriver(t *testing.T) {
 	const text = "guests:\n  a: {driver: vnicgpu, sockets: [{name: s}], nics: [{name: n, model: gve, below: s}, " +
 		"{name: m, below: s}], gpus: [{name: p, memory: 1M, hotplug: true, below: s}]}\n" +
@@ -296,7 +296,7 @@ func TestDriver(t *testing.T) {
 }
 
 // Invariant: labfile: A guest's IOMMU is read, stays in the completed file, and is refused for
-// guests for which QEMU has none.
+// guests with a virtio NIC, or with GPUs of the driver vnicgpu.
 func TestIOMMU(t *testing.T) {
 	const text = "guests:\n  a: {iommu: true, nics: [{name: n, model: gve}], gpus: [{name: p}]}\n" +
 		"  b: {nics: [{name: n}]}\n"

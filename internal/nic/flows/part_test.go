@@ -137,7 +137,7 @@ func TestBlocksChangeHandsUnderReaders(t *testing.T) {
 // A reader gets each packet once, although another shard takes a block meanwhile.
 //
 // Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
-// flows come in whatever order, and a flow has one row in a shard.
+// flows come in whatever order, and a flow has at most one row in a shard.
 func TestBlockIsTakenWhileItsShardIsRead(t *testing.T) {
 	const blocks = 7           // of shard 0; shard 1 has one
 	for used := range blocks { // index of the least used block, which is taken

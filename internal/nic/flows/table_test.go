@@ -38,7 +38,7 @@ func rows(t *testing.T, tb *Table, shards int) (map[splitter.Flow]Row, Others) {
 }
 
 // Invariant: flows: Every packet is counted: rows and others together are all packets, whatever
-// flows come in whatever order, and a flow has one row in a shard.
+// flows come in whatever order, and a flow has at most one row in a shard.
 func TestNothingIsLost(t *testing.T) {
 	for _, hash := range []struct {
 		name    string

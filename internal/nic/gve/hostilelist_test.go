@@ -132,8 +132,8 @@ func TestBuffersInOddMemory(t *testing.T) {
 
 // An armed vector without an eventfd latches an interrupt, which is raised when the frontend sets an eventfd.
 //
-// Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
-// are due meanwhile are raised as one.
+// Invariant: nic/gve: An armed queue vector fires at most once until it is armed again, or its
+// eventfd is replaced during a signal; interrupts that are due meanwhile are raised as one.
 func TestQueueWithoutEventFD(t *testing.T) {
 	w := newWorld(t)
 	g := w.Bad

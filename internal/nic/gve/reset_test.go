@@ -30,8 +30,8 @@ func (c *ctl) idle(what string) {
 	}
 }
 
-// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
-// that starts without a reset finds none either.
+// Invariant: nic/gve: A reset by the driver or the machine leaves no state, a hang-up none of the
+// device's; a driver that starts without a reset finds none either.
 func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
@@ -70,8 +70,8 @@ func TestReset(t *testing.T) {
 
 // The driver starts without a reset (kexec).
 //
-// Invariant: nic/gve: A reset by the driver, the machine or a hang-up leaves no state; a driver
-// that starts without a reset finds none either.
+// Invariant: nic/gve: A reset by the driver or the machine leaves no state, a hang-up none of the
+// device's; a driver that starts without a reset finds none either.
 func TestRunTwice(t *testing.T) {
 	c := newUp(t, 2, 256)
 	c.flow(flowAdd, tcp4(80, 1), 5)

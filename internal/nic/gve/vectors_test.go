@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Invariant: nic/gve: An armed vector fires at most once until it is armed again; interrupts that
-// are due meanwhile are raised as one.
+// Invariant: nic/gve: An armed queue vector fires at most once until it is armed again, or its
+// eventfd is replaced during a signal; interrupts that are due meanwhile are raised as one.
 func TestVectorFiresOnce(t *testing.T) {
 	c := newConfigured(t, 1)
 	e := c.irq(1)

@@ -110,7 +110,7 @@ func (p *Pcap) Close() error {
 // Report is the result of a capture, and its JSON.
 type Report struct {
 	File string `json:"file"`
-	// packets in the file; with --pcap-ends one between two ports is there twice
+	// packets in the file; one between two ports is there twice with --pcap-ends, or if a link delays it
 	Packets uint64 `json:"packets"`
 	// packets that were not captured, as the file was not written fast enough, or not at all
 	Missed uint64 `json:"missed"`

@@ -34,7 +34,8 @@ type Flow struct {
 	Buffer int
 }
 
-// forwardBuffer is the receive buffer of the socket at a UDP forward's Listen, in bytes.
+// forwardBuffer is the size in bytes of the receive buffer of the socket at a UDP forward's Listen, as far as
+// net.core.rmem_max allows.
 const forwardBuffer = 4 << 20
 
 // Answer describes a socket for a guest that answers from another port than the forward's destination.

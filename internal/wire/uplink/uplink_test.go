@@ -315,7 +315,7 @@ func TestTwoUplinksToOneSwitchAreALoop(t *testing.T) {
 	})
 }
 
-// Invariant: uplink: The rate of received broadcasts and multicasts is bounded.
+// Invariant: uplink: Options.Storm, if set, bounds the rate of received broadcasts and multicasts.
 func TestBroadcastsThatComeInAreBounded(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
@@ -368,7 +368,8 @@ func TestOthersWithMACsOfOurs(t *testing.T) {
 	testkit.OK(t, a.up.err())
 }
 
-// Invariant: uplink: At the start, NICs whose packets do not fit are an error.
+// Invariant: uplink: At the start, NICs whose packets do not fit into a tunnel or tap device are an
+// error.
 func TestMTU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	x, _ := tunnel(42)
