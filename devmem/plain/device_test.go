@@ -59,7 +59,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a receive binding, and both ends of a connection that is steered to it.
+// pair returns a receive binding, and both ends of a connection: the device's, which a rule steers to the binding, and
+// an ordinary socket.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -75,7 +76,8 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// A connection whose user does not receive reads about maxQueued bytes.
+// A connection without a binding, whose user does not receive, queues at least maxQueued and at most
+// maxQueued+linearMax bytes, and reads the rest when the user receives.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -109,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection without free pages continues when tokens are returned.
+// A connection whose binding has no free page stalls, and continues when its user returns tokens.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -159,7 +161,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A deadline can be moved. A call that waits ends at a new deadline, or when the peer closes.
+// A read deadline that has passed can be moved. RecvDevmem returns an error after a new deadline and the peer's close.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -179,7 +181,7 @@ func TestDeadlineMoves(t *testing.T) {
 		done <- err
 	}()
 	testkit.OK(t, c.SetReadDeadline(time.Now()))
-	testkit.OK(t, peer.Close()) // the deadline and the peer's close both end the call
+	testkit.OK(t, peer.Close()) // the deadline or the close ends the call, whichever it sees first
 	if err := <-done; err == nil {
 		t.Error("received")
 	}
@@ -194,7 +196,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// After a stall the connection can still be used.
+// After SendDevmem has returned a stall error, the connection can still be used.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -223,7 +225,7 @@ func TestSendStalls(t *testing.T) {
 	testkit.OK(t, tx.Close())
 }
 
-// A reset that follows a FIN is an error.
+// If the peer resets the connection after its FIN, ReadCompletion first reports the send, and then returns an error.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
