@@ -6,12 +6,12 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// AllReduce adds count elements of all ranks' buffers; off is the offset of the elements in this rank's buffer.
+// AllReduce adds count elements of all ranks' buffers; off is their offset in bytes in this rank's buffer.
 // When it returns without an error, this rank's buffer has the sums.
 //
-// Errors before anything is sent: EINVAL (offset, type), EFAULT (outside of the buffer), EXDEV (memory of
-// another GPU), ENOSPC (a chunk longer than Scratch), and errors of BindTX. After later errors the Ring is
-// closed, and the content of the buffer is undefined.
+// Among the errors before anything is sent are EINVAL (offset, type), EFAULT (outside of the buffer), EXDEV (memory
+// of another GPU), ENOSPC (a chunk longer than Scratch), and errors of BindTX. After later errors the Ring is
+// closed, and the content of these elements is undefined.
 func (r *Ring) AllReduce(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64) error {
 	return r.allReduce(t, b, off, count).do(ctx)
 }

@@ -8,12 +8,13 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// pieceLen is the most bytes of a step: the next rank forwards a piece while it receives another.
+// pieceLen is the most bytes that a rank sends, and receives, in a step of a broadcast: it forwards a piece while it
+// receives the next one.
 const pieceLen = 1 << 20
 
-// Broadcast copies count elements of the root's buffer to the other ranks' buffers, from rank to rank; off is
-// their offset in this rank's buffer. It uses no scratch memory. Errors are AllReduce's without ENOSPC; EINVAL
-// also for a root that is no rank.
+// Broadcast copies count elements of the root's buffer to the other ranks' buffers, from rank to rank; off is the
+// elements' offset in bytes in this rank's buffer. It uses no scratch memory. Errors are AllReduce's without ENOSPC;
+// EINVAL also for a root that is no rank.
 func (r *Ring) Broadcast(ctx context.Context, t devmem.Type, b devmem.Buffer, off, count uint64, root int) error {
 	return r.broadcast(t, b, off, count, root).do(ctx)
 }

@@ -24,7 +24,8 @@ type Channels struct{ list []Channel }
 const maxChannels = 64
 
 // NewChannels makes Channels of rings that have joined, and owns them. Their order must be the same on all
-// ranks. EINVAL: no rings, too many, or rings of different ranks or memory sizes.
+// ranks. EINVAL: no rings or more than 64, a nil Ring or Buffer, or Channels that differ in Config.Rank, Config.Ranks
+// or the Buffer's size.
 func NewChannels(list ...Channel) (*Channels, error) {
 	if len(list) == 0 || len(list) > maxChannels {
 		return nil, fmt.Errorf("%d channels: 1 to %d: %w", len(list), maxChannels, syscall.EINVAL)
@@ -53,7 +54,7 @@ func (s *Channels) Broadcast(ctx context.Context, t devmem.Type, off, count uint
 	})
 }
 
-// each does f's operations at the same time, if their arguments are right.
+// each does the channels' operations, which f returns, at the same time. If an argument is wrong, it does none.
 func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 	f func(c Channel, off, count uint64) *operation) error {
 	if err := t.Check(off, 0, count); err != nil {
@@ -74,7 +75,7 @@ func (s *Channels) each(ctx context.Context, t devmem.Type, off, count uint64,
 				return
 			}
 			errs[i] = fmt.Errorf("channel %d: %w", i, errs[i])
-			for _, other := range s.list { // ends the neighbours' waits
+			for _, other := range s.list { // ends the waits of this rank and its neighbours
 				other.abort()
 			}
 		})

@@ -87,7 +87,7 @@ func join(t *testing.T, list []*rank) {
 	})
 }
 
-// scalar is the reference: it adds in the order of the ring.
+// scalar returns the sums of n ranks' inputs, as a reference: it adds in the order of the ring.
 func scalar(t devmem.Type, inputs [][]byte, n int) []byte {
 	size := int(t.Size())
 	out := make([]byte, len(inputs[0]))
@@ -164,7 +164,8 @@ func wrong(t devmem.Type, got, want []byte) (n int) {
 	return n
 }
 
-// reduce performs an all-reduce of random numbers, and counts the wrong elements at all ranks.
+// reduce performs an all-reduce of random numbers, checks each rank's Stats, and returns the number of wrong elements
+// at all ranks together.
 func reduce(t *testing.T, list []*rank, typ devmem.Type, off, count uint64) (bad int) {
 	t.Helper()
 	n := count * typ.Size()
@@ -337,7 +338,7 @@ func TestRankThatLeaves(t *testing.T) {
 	testkit.ErrorSays(t, errs[3], "rank 2: all-reduce, step 1 of 6: ")
 }
 
-// A slow rank whose host answers is no stall.
+// Ranks that wait for a rank that does not begin do not stall: it sends and acknowledges heartbeats.
 func TestRankThatIsLate(t *testing.T) {
 	testkit.Slow(t)
 	list := newRanks(t, 3)

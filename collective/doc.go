@@ -1,6 +1,6 @@
-// Package collective implements collective operations on device memory over TCP, with package devmem alone:
-// all-reduce, reduce-scatter, all-gather and broadcast on a ring. Payload goes from GPU memory to GPU memory,
-// unless Config.Copy is set; a devmem.Memory adds it up.
+// Package collective implements collective operations on device memory over TCP, for any devmem.Device: all-reduce,
+// reduce-scatter, all-gather and broadcast on a ring. Payload goes from GPU memory to GPU memory, except with
+// Config.Copy and for bytes that arrive in host memory (Stats.Linear); a devmem.Memory adds it up.
 //
 // A [Ring] belongs to one rank. If there are others, it has a connection to the next rank, for payload, and one
 // from the rank before it, which, without Config.Copy, is steered to a queue with device memory. Payload has no

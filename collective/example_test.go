@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// add is one rank of two: it gets the sums of both ranks' numbers.
+// add runs one rank of two, and returns the sums of both ranks' numbers.
 func add(ctx context.Context, rank int, addrs [2]netip.AddrPort) (sums []int32, err error) {
 	gpu, err := plain.NewGPU(8 << 20)
 	if err != nil {
@@ -32,7 +32,7 @@ func add(ctx context.Context, rank int, addrs [2]netip.AddrPort) (sums []int32, 
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	for i := range 8 { // the result of a step of training
+	for i := range 8 { // in place of the result of a training step
 		binary.LittleEndian.PutUint32(gpu.Bytes()[4*i:], uint32(10*rank+i))
 	}
 	ring, err := collective.Join(ctx, collective.Config{Rank: rank, Ranks: 2, Device: dev,
@@ -42,7 +42,7 @@ func add(ctx context.Context, rank int, addrs [2]netip.AddrPort) (sums []int32, 
 	}
 	defer ring.Close()
 	if err := ring.AllReduce(ctx, devmem.Int32, data, 0, 8); err != nil {
-		return nil, err // *collective.Error names the neighbour and the step
+		return nil, err // a *collective.Error names the neighbour and the step
 	}
 	for i := range 8 {
 		sums = append(sums, int32(binary.LittleEndian.Uint32(gpu.Bytes()[4*i:])))

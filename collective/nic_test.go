@@ -92,7 +92,8 @@ func each(list []*member, f func(i int, m *member) error) []error {
 	return errs
 }
 
-// traffic counts bytes of payload, by the memory they were in, and of retransmissions.
+// traffic counts a flow's payload bytes: in device memory; in host memory; of these the bounced ones, of a GPU that the
+// NIC does not reach; and, of all, the retransmitted ones (again).
 type traffic struct{ device, host, bounced, again uint64 }
 
 func (m *member) traffic(t *testing.T, id uint32, rx bool) traffic {
@@ -138,7 +139,7 @@ func sums(t *testing.T, list []*member, count int) (wrong int) {
 	return wrong
 }
 
-// passes returns the bytes that rank i of n sends in an all-reduce of count elements.
+// passes returns the bytes that rank i of n sends in an all-reduce of count elements of 4 bytes.
 func passes(i, n, count int) (bytes uint64) {
 	chunk := func(c int) uint64 {
 		k := count / n
@@ -236,7 +237,7 @@ func TestRails(t *testing.T) {
 			t.Cleanup(func() { testkit.OK(t, s.Close()) })
 			gpu := p.GPUs[0].ID()
 			register := func(off, size uint64) devmem.Buffer { return testkit.Must(s.Register(gpu, off, size))(t) }
-			buf := uint64(data + k*4<<20) // for pool and scratch memory
+			buf := uint64(data + k*4<<20) // offset of pool and scratch memory
 			out[i][k] = testkit.Must(p.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: addr(i, k, 5202),
 				Remote: addr(i+1, k, 5201)}))(t)
 			c := collective.Config{Rank: i, Ranks: ranks, Device: s, Memory: engine.New(nic.Control(), nic), GPU: gpu, Queue: 1,

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// chunk is a range of the operation's elements, in bytes.
+// chunk is a range of the operation's elements: off, from the first element on, and n are in bytes.
 type chunk struct{ off, n uint64 }
 
 func chunks(count, size uint64, n int) []chunk {
@@ -37,12 +37,12 @@ type operation struct {
 	off   uint64
 	now   int // the current step, from 1; 0: none has begun
 	steps int
-	// plan returns what step i, from 0, sends and receives, and whether to add it.
+	// plan returns what step i, from 0, sends and receives, and whether to add the received elements.
 	plan func(i int) (send, receive chunk, add bool)
-	err  error // of the arguments
+	err  error // not nil if an argument is wrong
 }
 
-// begin checks an operation's arguments.
+// begin returns an operation without steps. It checks the arguments: if one is wrong, err of the operation is set.
 func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uint64) *operation {
 	o := &operation{r: r, name: name, t: t, b: b, off: off}
 	over, n := bits.Mul64(count, t.Size())
@@ -61,9 +61,9 @@ func (r *Ring) begin(name string, t devmem.Type, b devmem.Buffer, off, count uin
 	return o
 }
 
-// around sets steps in which chunks go round the ring: this rank sends the chunk with index first, and then what
-// it received in the step before. In as many steps as adds says, from the first one on, a rank adds the received
-// chunk.
+// around sets steps in which chunks go round the ring: in the first step this rank sends the chunk with index first
+// (modulo the ranks), in each later one the chunk that it received, or received and added to, in the step before. In
+// the first adds steps it adds the received chunk to its own.
 func (o *operation) around(first, steps, adds int) *operation {
 	r := o.r
 	if o.err == nil && adds > 0 && o.list[0].n > r.c.Scratch.Size() {
@@ -77,7 +77,8 @@ func (o *operation) around(first, steps, adds int) *operation {
 	return o
 }
 
-// do does the operation. Errors close the ring, except wrong arguments and errors of binding.
+// do does the operation; with one rank it only returns o.err. Errors close the ring, except wrong arguments and
+// errors of binding.
 func (o *operation) do(ctx context.Context) (err error) {
 	r := o.r
 	if o.err != nil || r.c.Ranks == 1 {
@@ -101,13 +102,14 @@ func (o *operation) do(ctx context.Context) (err error) {
 	return err
 }
 
-// bind binds a buffer for transmit, until another one is bound.
+// bind returns b's binding for transmit, which lasts until another buffer is bound, or until Close; nil with
+// Config.Copy.
 func (r *Ring) bind(b devmem.Buffer) (devmem.Binding, error) {
 	if r.c.Copy {
 		return nil, nil //nolint:nilnil // Sender takes a nil binding: payload goes through host memory
 	}
 	select {
-	case <-r.left: // Close has ended the last binding, and nothing would end a new one
+	case <-r.left: // the Ring is closed: perhaps nothing would end a new binding
 		return nil, net.ErrClosed
 	default:
 	}

@@ -19,12 +19,12 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0, and is then longer on slow machines.
+// DefaultTimeout is the Timeout for a Config.Timeout of 0; on slow machines a longer one takes its place.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 // Config configures a rank of a ring.
 type Config struct {
-	Rank, Ranks int // 0 to Ranks-1; 1 to 1024
+	Rank, Ranks int // Rank: 0 to Ranks-1; Ranks: 1 to 1024
 
 	Device devmem.Device
 	Memory devmem.Memory // of the Device's GPUs
@@ -34,14 +34,14 @@ type Config struct {
 	Pool    devmem.Buffer // of GPU, for received data; the Ring binds it
 	Scratch devmem.Buffer // of GPU, for one chunk
 
-	// Copy makes payload go through host memory, as a baseline; Pool is not used. All ranks must have the same
-	// Copy.
+	// Copy makes payload go through host memory, as a baseline; Pool and Queue are not used. All ranks must have the
+	// same Copy.
 	Copy bool
 
 	Listen netip.AddrPort // the rank before connects to it
 	Next   netip.AddrPort // the next rank listens on it
-	// From is the local address of the connection to Next; zero: the Device chooses. TCP may keep it for a while
-	// after an earlier connection (TIME_WAIT).
+	// From is the local address of the connection to Next; zero: the Device chooses. TCP may not let a new connection
+	// use the address for a while after an earlier one (TIME_WAIT).
 	From netip.AddrPort
 
 	// Timeout is how long a connection may make no progress during an operation; 0 means DefaultTimeout. The
@@ -49,10 +49,11 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// Error is an error in a step with a neighbour.
+// Error is an error in a step: in sending to the next rank, or in receiving from the rank before and adding. Rank is
+// the neighbour.
 type Error struct {
 	Rank int
-	Step string // as "all-reduce, step 2 of 6"
+	Step string // as "all-reduce, step 2 of 6", or "join"
 	Err  error
 }
 
@@ -87,12 +88,12 @@ type Ring struct {
 	err  error // result of leave
 }
 
-// Stats counts bytes.
+// Stats counts bytes, and heartbeats.
 type Stats struct {
 	Sent, Received uint64
 	Linear         uint64 // bytes that arrived in host memory during operations
 	Looked         uint64 // bytes of hellos read in device memory
-	Beats          uint64 // heartbeats sent
+	Beats          uint64 // heartbeats sent to the rank before, or tried in vain
 }
 
 const maxRanks = 1024
@@ -113,7 +114,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join takes a rank's place in a ring, and waits for the connections with its neighbours.
+// Join takes a rank's place in a ring, and waits for the connections with its neighbours; with one rank there are
+// none.
 func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	c.Timeout = cmp.Or(c.Timeout, limits.Silence.Here())
 	if err := c.check(); err != nil {
@@ -147,7 +149,8 @@ func Join(ctx context.Context, c Config) (_ *Ring, err error) {
 	return r, nil
 }
 
-// steer binds the pool and adds the flow rule, before listening: the first byte arrives in device memory.
+// steer binds the pool and adds the flow rule, unless Config.Copy is set. Join calls it before it listens: already the
+// first byte then arrives in device memory.
 func (r *Ring) steer() (err error) {
 	if r.c.Copy {
 		return nil
@@ -271,7 +274,7 @@ func (r *Ring) Close() error {
 	return errors.Join(err, r.unbind())
 }
 
-// leave is Close without unbinding.
+// leave is Close without the wait for the operation, and without closing the binding for transmit.
 func (r *Ring) leave() error {
 	r.once.Do(func() {
 		close(r.left)

@@ -26,10 +26,11 @@ const (
 	MaxFrags       = 1024 // MAX_DONTNEED_FRAGS
 )
 
-// Device is a network device with its network stack. Several goroutines may call its methods.
+// Device is a network device with its network stack. Several goroutines may call its methods at the same time.
 type Device interface {
-	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. EINVAL: off or size is not a multiple
-	// of PageSize, size is 0, or the range is not in the GPU's memory; ENODEV: no such GPU.
+	// Register makes [off, off+size) of GPU gpu a buffer that can be bound. Among the errors are EINVAL (off or size
+	// is not a multiple of PageSize, size is 0, or the range is not in the GPU's memory) and ENODEV (no such GPU; in
+	// package kernel also no Exporter).
 	Register(gpu int, off, size uint64) (Buffer, error)
 
 	// BindRX gives the buffer's pages to receive queues: payload that is steered to these queues lands there. Among
@@ -44,9 +45,10 @@ type Device interface {
 	// AddFlow steers the packets that match f to a queue; rules precede RSS. Among the errors are EINVAL, ENOSPC
 	// (rule table full), EEXIST.
 	AddFlow(f Flow) (FlowID, error)
-	DelFlow(id FlowID) error // ENOENT
+	DelFlow(id FlowID) error // ENOENT: no such rule
 
-	// SetRSS spreads packets that match no rule over the first n queues (ethtool -X equal n).
+	// SetRSS spreads packets that match no rule over the first n queues (ethtool -X equal n); in package plain it has
+	// no effect.
 	SetRSS(n int) error
 
 	// Listen listens on a local address; an unspecified Addr means all addresses of its family, and port 0 any
@@ -71,7 +73,7 @@ type Buffer interface {
 	Close() error // idempotent
 }
 
-// Binding is a buffer bound for receive or transmit. Close takes effect at once for new packets and sends.
+// Binding is a buffer bound for receive or transmit. A successful Close takes effect at once for new packets and sends.
 type Binding interface {
 	ID() uint32 // never 0
 	Close() error
@@ -82,8 +84,8 @@ type Binding interface {
 // FlowID names a flow rule; 0 names none.
 type FlowID uint32
 
-// Flow is a rule: TCP packets that match Src and Dst go to Queue. A zero address or port matches any, but one
-// address is needed.
+// Flow is a rule: TCP packets that match Src and Dst go to Queue. The zero netip.Addr matches any address, port 0 any
+// port, but one address is needed.
 type Flow struct {
 	Src, Dst netip.AddrPort // as in received packets: Dst is local
 	Queue    int
@@ -128,7 +130,7 @@ const (
 	// Trunc discards up to len(linear) bytes, unless Peek is set too: RecvDevmem returns only their number n
 	// (MSG_TRUNC).
 	Trunc
-	// DontWait returns EAGAIN instead of waiting (MSG_DONTWAIT).
+	// DontWait makes RecvDevmem return EAGAIN instead of waiting (MSG_DONTWAIT).
 	DontWait
 )
 
@@ -165,7 +167,8 @@ type Conn interface {
 	RecvDevmem(frags []Frag, linear []byte, flags RecvFlags) (n, nfrags, nlinear int, err error)
 
 	// DontNeed returns tokens, and reports how many frags it freed. It ignores unknown tokens, and tokens beyond
-	// the first MaxFrags of a call. EINVAL: ranges is empty or longer than MaxTokenRanges.
+	// the first MaxFrags of a call. EINVAL: ranges is empty or longer than MaxTokenRanges. After Close, which returns
+	// the tokens, it may return 0 and no error.
 	DontNeed(ranges []TokenRange) (freed int, err error)
 
 	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room and returns how many bytes it
@@ -191,7 +194,7 @@ type Conn interface {
 	State() string
 }
 
-// Stats is a snapshot of a device.
+// Stats is a snapshot of a device. A counter that an implementation does not have stays 0.
 type Stats struct {
 	Queues   []QueueStats
 	Bindings []BindingStats
@@ -200,9 +203,11 @@ type Stats struct {
 	TxDevmemBytes, TxLinearBytes uint64 // accepted by SendDevmem and Write
 	RxSegments, TxSegments       uint64
 	Retransmits                  uint64
-	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones
+	RxFrameDrops, TxFrameDrops   uint64 // dropped by the stack, such as malformed ones; in package kernel by the interface
 	RxRefused                    uint64 // out-of-order segments dropped for lack of pages
-	NICDrops                     uint64 // dropped by the NIC for this port, in package kernel for the interface
+	// NICDrops counts frames that the NIC dropped for this port, in package kernel for the interface. In package plain
+	// it counts waits for a free page.
+	NICDrops uint64
 }
 
 // QueueStats is the state of a receive queue.
@@ -211,7 +216,8 @@ type QueueStats struct {
 	Binding uint32 // 0: host memory
 }
 
-// BindingStats counts a binding's pages. A page of a receive binding is in one of four states.
+// BindingStats counts a binding's pages. A page of a receive binding is in one of four states; some implementations
+// count pages of several states in one field. In package kernel, Held counts tokens.
 type BindingStats struct {
 	ID     uint32
 	TX     bool

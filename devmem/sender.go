@@ -10,8 +10,9 @@ import (
 // senderCall is the most bytes that Send copies through host memory at a time.
 const senderCall = 256 << 10
 
-// Sender sends messages on a connection, and waits until their memory may change. Its user may call
-// [Conn.Write] in between. One goroutine uses a Sender, and only the Sender calls ReadCompletion.
+// Sender sends messages on a connection, and in Wait waits until their memory may change. Its user may call
+// [Conn.Write] in between. One goroutine at a time uses a Sender, and only the Sender may call SendDevmem and
+// ReadCompletion of the connection.
 type Sender struct {
 	c    Conn
 	m    Memory
@@ -24,8 +25,8 @@ type Sender struct {
 func NewSender(c Conn, m Memory) *Sender { return &Sender{c: c, m: m} }
 
 // Send sends [off, off+n) of a buffer: by tx, the buffer's transmit binding, or if tx is nil through host
-// memory. EFAULT: the range is outside the buffer, and Send sends nothing. After other errors it may have sent
-// a part.
+// memory. ctx can end only the copy to host memory. If the range is outside the buffer, Send sends nothing and
+// returns EFAULT. With other errors it may have sent a part.
 func (s *Sender) Send(ctx context.Context, b Buffer, tx Binding, off, n uint64) error {
 	if size := b.Size(); off > size || n > size-off {
 		return fmt.Errorf("send: [%#x, +%#x) of a buffer of %#x bytes: %w", off, n, size, syscall.EFAULT)
@@ -59,7 +60,7 @@ func (s *Sender) copied(ctx context.Context, b Buffer, off, n uint64) (int, erro
 	return s.c.Write(part)
 }
 
-// Wait waits until the memory that Send has sent from may change.
+// Wait waits until the memory that Send has sent from may change, or returns ReadCompletion's error.
 func (s *Sender) Wait() error {
 	for s.completed != s.sent {
 		_, hi, err := s.c.ReadCompletion(time.Time{})

@@ -9,29 +9,30 @@ import (
 )
 
 const (
-	// MaxFill bounds [Stream.Fill].
+	// MaxFill is the largest number of bytes that [Stream.Fill] accepts.
 	MaxFill = 64 << 10
 
 	streamCall = 256 << 10 // most bytes that a call of RecvDevmem receives
 )
 
-// Stream is the receiving side of a connection: it reads the few bytes of a protocol's headers in place,
-// gathers the rest to its destination, and returns tokens. Data that arrives in host memory it copies.
+// Stream is the receiving side of a connection. Its user copies the few bytes of a protocol's headers by Look, and
+// moves the rest to its destination by Take; the Stream returns the tokens. Take itself copies data that has arrived
+// in host memory.
 //
-// Data that the user has not taken holds pages of the binding. Take and Skip record moves and tokens; Flush
-// makes the moves and returns the tokens. Before the Stream waits for bytes, it calls Flush.
+// Data in device memory holds pages of the binding until it is taken and Flush is called: Take and Skip record moves
+// and tokens; Flush makes the moves and returns the tokens. Before the Stream waits for bytes, it calls Flush.
 //
-// One goroutine uses a Stream. To end the wait for bytes, close the connection or set its read deadline:
-// contexts are only for Memory. After an error of the connection or of Memory the Stream cannot be used any
-// more.
+// One goroutine at a time uses a Stream. To end the wait for bytes, close the connection or set its read deadline:
+// contexts are only for Memory. After an error of the connection other than io.EOF, or an error of Memory, the Stream
+// must not be used any more.
 type Stream struct {
 	c    Conn
 	m    Memory
 	pool Buffer
 
 	frags  []Frag
-	linear []byte // for bytes that arrive in host memory; nil: not allocated, or lent
-	lent   []byte // the last linear that pieces were put in
+	linear []byte // for bytes that arrive in host memory; nil: receive reuses lent or allocates a slice
+	lent   []byte // the last linear that received bytes, to which pieces may refer
 
 	pieces []piece // pieces[first:] are received and not taken
 	first  int
@@ -46,12 +47,13 @@ type Stream struct {
 
 type piece struct {
 	host  []byte // nil: the piece is in the pool
-	off   uint64 // in the pool
+	off   uint64 // offset in the pool, if host is nil
 	n     uint64
 	token uint32
 }
 
-// NewStream returns a Stream. pool is the buffer to which a rule steers the connection; nil: there is none.
+// NewStream returns a Stream. pool is the buffer of the receive binding to which a flow rule steers the connection;
+// nil: no rule does.
 func NewStream(c Conn, m Memory, pool Buffer) *Stream {
 	return &Stream{c: c, m: m, pool: pool, frags: make([]Frag, MaxFrags)}
 }
@@ -62,9 +64,9 @@ func (s *Stream) Len() uint64 { return s.n }
 // HostBytes returns how many bytes arrived in host memory.
 func (s *Stream) HostBytes() uint64 { return s.host }
 
-// Fill waits until at least n received bytes are not taken. Among its errors are EMSGSIZE (n is above MaxFill),
-// io.EOF if no byte is left, io.ErrUnexpectedEOF if fewer than n are left, and EPROTO (lengths of fragments
-// that do not add up).
+// Fill waits until at least n received bytes are not taken. If the stream ends before, Fill returns io.EOF if all
+// received bytes are taken, else io.ErrUnexpectedEOF. Among its other errors are EMSGSIZE (n is above MaxFill) and
+// EPROTO (lengths of fragments that do not add up, or a fragment in device memory without a pool).
 func (s *Stream) Fill(ctx context.Context, n int) error {
 	if n > MaxFill {
 		return fmt.Errorf("fill: %d bytes, %d at most: %w", n, MaxFill, syscall.EMSGSIZE)
@@ -81,7 +83,7 @@ func (s *Stream) Fill(ctx context.Context, n int) error {
 }
 
 func (s *Stream) receive(ctx context.Context) error {
-	if s.first > 0 && s.first >= len(s.pieces)/2 { // or pieces would grow if it is never empty
+	if s.first > 0 && s.first >= len(s.pieces)/2 { // else pieces would grow while some piece is not taken
 		n := copy(s.pieces, s.pieces[s.first:])
 		clear(s.pieces[n:])
 		s.pieces, s.first = s.pieces[:n], 0
@@ -146,13 +148,13 @@ func (s *Stream) check(what string, pos, n uint64) error {
 	return nil
 }
 
-// Look copies to dst received bytes that are not taken, from offset pos on, without taking them. EINVAL: fewer
-// were received.
+// Look copies to dst received bytes that are not taken, without taking them: from byte pos on, 0 being the first that
+// is not taken. EINVAL: fewer bytes than pos+len(dst) are there; EFAULT: that sum exceeds 64 bits.
 func (s *Stream) Look(ctx context.Context, dst []byte, pos uint64) error {
 	return s.LookEach(ctx, dst, Strided{Off: pos, Len: len(dst), Count: 1})
 }
 
-// LookEach is Look for several pieces. It calls [Memory.Look] at most once.
+// LookEach is Look for the pieces of each. It calls [Memory.Look] at most once.
 func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	if err := each.Check(len(dst)); err != nil {
 		return fmt.Errorf("look: %w", err)
@@ -196,7 +198,7 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 		return nil
 	}
 	seen := dst
-	if sum < uint64(len(dst)) { // some bytes are in host memory
+	if sum < uint64(len(dst)) { // some bytes were in host memory, and are in dst already
 		seen = make([]byte, sum)
 	}
 	if err := s.m.Look(ctx, seen, s.pool, ranges...); err != nil {
@@ -210,8 +212,9 @@ func (s *Stream) LookEach(ctx context.Context, dst []byte, each Strided) error {
 	return nil
 }
 
-// Take takes the next n bytes for dst, from offset off on: they are in dst when Flush has returned. Among its
-// errors are EINVAL (fewer were received) and EFAULT (outside dst).
+// Take takes the next n bytes for dst, from offset off of dst on: they are there when Flush has returned nil. If the
+// last Take had another dst, Take calls Flush first. Among its errors are EINVAL (fewer than n bytes are received and
+// not taken) and EFAULT (the range is outside dst).
 func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	if err := s.check("take", 0, n); err != nil {
 		return err
@@ -232,7 +235,7 @@ func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 			return s.m.Put(ctx, dst, start, p.host[:k])
 		}
 		if i := len(s.moves) - 1; i >= 0 && s.moves[i].Src+s.moves[i].Len == p.off && s.moves[i].Dst+s.moves[i].Len == start {
-			s.moves[i].Len += k // adjacent pages
+			s.moves[i].Len += k // the bytes continue the last move
 			return nil
 		}
 		s.moves = append(s.moves, Move{Src: p.off, Dst: start, Len: k})
@@ -240,7 +243,7 @@ func (s *Stream) Take(ctx context.Context, dst Buffer, off, n uint64) error {
 	})
 }
 
-// Skip takes the next n bytes and drops them. EINVAL: fewer were received.
+// Skip takes the next n bytes and drops them. EINVAL: fewer are received and not taken.
 func (s *Stream) Skip(n uint64) error {
 	if err := s.check("skip", 0, n); err != nil {
 		return err
@@ -248,7 +251,8 @@ func (s *Stream) Skip(n uint64) error {
 	return s.take(n, func(*piece, uint64) error { return nil })
 }
 
-// take removes the next n bytes: it calls f for each piece, with the number of its bytes.
+// take removes the next n bytes: before it removes bytes from a piece, it calls f with the piece and their number. An
+// error of f ends take.
 func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	for n > 0 {
 		p := &s.pieces[s.first]
@@ -274,7 +278,7 @@ func (s *Stream) take(n uint64, f func(p *piece, k uint64) error) error {
 	return nil
 }
 
-// Receive takes n bytes for dst, from offset off on, as they arrive, and returns when all are in dst. It
+// Receive takes n bytes for dst, from offset off of dst on, as they arrive, and returns nil when all are in dst. It
 // returns io.ErrUnexpectedEOF if the stream ends earlier.
 func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	for n > 0 {
@@ -298,7 +302,7 @@ func (s *Stream) Receive(ctx context.Context, dst Buffer, off, n uint64) error {
 	return s.Flush(ctx)
 }
 
-// Flush copies the taken data to its destination, and returns its tokens.
+// Flush makes the moves that Take has recorded, and returns the tokens of fragments that are taken completely.
 func (s *Stream) Flush(ctx context.Context) error {
 	if len(s.moves) > 0 {
 		moves := s.moves

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// halves is a connection that receives one byte, and then always two bytes.
+// halves is a connection whose first RecvDevmem returns one byte, and each later one two bytes, in host memory.
 type halves struct {
 	Conn
 	begun bool
@@ -18,7 +18,7 @@ func (c *halves) RecvDevmem(_ []Frag, linear []byte, _ RecvFlags) (n, nfrags, nl
 	return n, 0, n, nil
 }
 
-// A Stream does not grow if it always has a byte left.
+// A Stream's list of pieces does not grow if the Stream always has a byte left.
 func TestStreamThatIsNeverEmpty(t *testing.T) {
 	s := NewStream(&halves{}, nil, nil)
 	if err := s.Fill(t.Context(), 1); err != nil {

@@ -21,7 +21,7 @@ type script struct {
 	rnd    *rand.Rand
 	pool   []byte
 	rest   []byte
-	device func() bool // whether the next call returns device memory
+	device func() bool // whether the next RecvDevmem returns fragments; else bytes in host memory
 	mixed  bool        // some fragments are linear ones
 	most   int         // most bytes of a fragment
 	free   []uint64    // numbers of free pages
@@ -221,7 +221,7 @@ func TestStreamLooksAtEachHead(t *testing.T) {
 	testkit.ErrorIs(t, s.Receive(ctx, pool, 0, 11), io.ErrUnexpectedEOF)
 }
 
-// crooked receives one fragment, and says that it has n bytes.
+// crooked is a connection whose RecvDevmem returns the fragment frag, and n as the number of bytes.
 type crooked struct {
 	devmem.Conn
 	frag devmem.Frag
@@ -240,7 +240,7 @@ func TestFragmentsThatDoNotAddUp(t *testing.T) {
 	} {
 		testkit.ErrorIs(t, devmem.NewStream(c, nil, buffer(4096)).Fill(t.Context(), 1), syscall.EPROTO)
 	}
-	// A connection that no rule steers cannot receive in device memory.
+	// A Stream without a pool does not accept a fragment in device memory.
 	c := &crooked{frag: devmem.Frag{Size: 1, Token: 1}, n: 1}
 	testkit.ErrorIs(t, devmem.NewStream(c, nil, nil).Fill(t.Context(), 1), syscall.EPROTO)
 }
@@ -252,7 +252,7 @@ func (b buffer) Offset() uint64 { return 0 }
 func (b buffer) Size() uint64   { return uint64(b) }
 func (b buffer) Close() error   { return nil }
 
-// sink's SendDevmem accepts at most 1000 bytes at a time, and its third call returns fail.
+// sink is a connection whose SendDevmem accepts at most 1000 bytes at a time; the third call also returns fail.
 type sink struct {
 	devmem.Conn
 	took    []devmem.Range

@@ -31,7 +31,8 @@ func (t *Tokens) Len() int { return t.n }
 // Reset removes all tokens.
 func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
 
-// Calls yields the arguments of calls of DontNeed, within its limits. The slices are valid until t changes.
+// Calls yields, for all tokens, the arguments of calls of DontNeed within its limits, MaxTokenRanges and MaxFrags. The
+// slices are valid until t changes.
 func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	return func(yield func([]TokenRange) bool) {
 		for rest := t.ranges; len(rest) > 0; {
@@ -48,8 +49,8 @@ func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
 	}
 }
 
-// GiveBack returns the tokens to their connection, and empties t unless DontNeed returns an error. EPROTO: the
-// connection has not issued all of them, or some were given back before.
+// GiveBack returns the tokens to c, and empties t. If DontNeed returns an error, t keeps all tokens, returned or not.
+// EPROTO: c has not issued all of them, or some were given back before; GiveBack has returned the others.
 func (t *Tokens) GiveBack(c Conn) error {
 	freed, n := 0, t.n
 	for ranges := range t.Calls() {

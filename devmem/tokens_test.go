@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// tokenConn is a connection that has issued the tokens in known.
+// tokenConn is a connection that has issued the tokens in known. DontNeed removes them.
 type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool

@@ -13,8 +13,8 @@ func (a extent) compare(b extent) int {
 	return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end))
 }
 
-// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of none (-1). Call it
-// right after Open.
+// SetGPU declares that the file is memory of the GPU with this id, 0 to MaxGPUs-1, or of none (-1); it panics for
+// other ids. Call it right after Open.
 func (f *File) SetGPU(id int) {
 	if id < -1 || id >= MaxGPUs {
 		panic(fmt.Sprintf("dma: SetGPU(%d): ids end at %d", id, MaxGPUs-1))
@@ -25,8 +25,9 @@ func (f *File) SetGPU(id int) {
 // GPU returns the id of the file's GPU, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU until Unregister. Ranges may
-// overlap; each Register needs its own Unregister.
+// Register makes [off, off+n) a registered GPU buffer: a byte is of kind GPU while it is in a registered buffer.
+// Ranges may overlap; each Register needs its own Unregister. ErrBadFile: the file is no GPU's; ErrBounds: n is 0 or
+// the range is not in the file.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
 		return fmt.Errorf("%w: register [%#x, +%#x): file %v is no GPU's", ErrBadFile, off, n, f)
@@ -43,7 +44,7 @@ func (f *File) Register(off, n uint64) error {
 	return nil
 }
 
-// Unregister undoes one Register of the same range.
+// Unregister undoes one Register of the same range; ErrBounds if there is none.
 func (f *File) Unregister(off, n uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +57,7 @@ func (f *File) Unregister(off, n uint64) error {
 	return nil
 }
 
-// publish stores the union of the registered ranges. The caller holds mu.
+// publish stores the union of the registered ranges in f.bufs. The caller holds f.mu.
 func (f *File) publish() {
 	if len(f.registered) == 0 {
 		f.bufs.Store(nil)
@@ -73,7 +74,8 @@ func (f *File) publish() {
 	f.bufs.Store(&union)
 }
 
-// MemKind returns the kind of memory at off, and how many bytes from there on have it; n is 0 past the end.
+// MemKind returns the kind of memory at off, and how many bytes from there on have it. At the file's end or beyond,
+// n is 0.
 func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
@@ -87,7 +89,7 @@ func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 		return GPUFile, rest
 	}
 	bufs := *p
-	lo, hi := 0, len(bufs) // first extent that ends past off
+	lo, hi := 0, len(bufs) // the loop makes lo the index of the first extent that ends past off
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); bufs[mid].end <= off {
 			lo = mid + 1

@@ -23,7 +23,7 @@ func TestDomainsOfAGPU(t *testing.T) {
 	}
 }
 
-// A model counts the registrations of each byte.
+// The test compares MemKind with a count of the registrations of each byte.
 //
 // Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
 // to, and by GPU.

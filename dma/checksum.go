@@ -5,12 +5,13 @@ import (
 	"math/bits"
 )
 
-// These functions add little-endian 64-bit words with end-around carry. fold64 turns the result into a sum of
-// RFC 1071.
+// sum64, copySum64 and add64 add little-endian 64-bit words with end-around carry. fold64 turns their results into
+// sums of RFC 1071.
 
 var le = binary.LittleEndian
 
-// sum64 adds b to acc, with a zero byte after an odd last one. Two chains of carries are faster than one.
+// sum64 returns the sum of acc and b; zeros follow a last word that is not whole. Two chains of carries are faster than
+// one.
 func sum64(b []byte, acc uint64) uint64 {
 	var acc2 uint64
 	for len(b) >= 64 {
@@ -39,8 +40,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds the copied bytes to acc. It reads each byte
-// once: the sum is of the bytes in dst even if src changes meanwhile.
+// copySum64 copies src to dst, which must be at least as long, and returns the sum of acc and the copied bytes. It
+// reads each byte once: the sum is of the bytes that it stores in dst, even if src changes meanwhile.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]
@@ -90,21 +91,22 @@ func add64(a, b uint64) uint64 {
 	return s + c
 }
 
-// fold64 folds a sum to 16 bits, big endian.
+// fold64 returns, for a sum of little-endian 64-bit words, the sum of the same bytes as big-endian 16-bit words, not
+// inverted (RFC 1071).
 func fold64(acc uint64) uint16 {
 	acc = acc>>32 + acc&0xffffffff
 	acc = acc>>32 + acc&0xffffffff
 	return bits.ReverseBytes16(Fold(uint32(acc)))
 }
 
-// Checksum adds the ones' complement sum of b to initial, a sum of Checksum or Fold, or 0. An odd last byte is
-// the high half of its word: only bytes at an even offset can be added later.
+// Checksum returns the ones' complement sum of b and initial, which is a sum of Checksum or Fold, or 0. If the length
+// of b is odd, its last byte is the high half of a word: the bytes behind it cannot be added by another call.
 func Checksum(b []byte, initial uint32) uint32 {
 	s := uint64(initial) + uint64(fold64(sum64(b, 0)))
 	return uint32(s) + uint32(s>>32)
 }
 
-// Fold folds a sum to 16 bits, not inverted.
+// Fold folds a sum of Checksum to 16 bits, and does not invert it.
 func Fold(sum uint32) uint16 {
 	sum = sum>>16 + sum&0xffff
 	sum = sum>>16 + sum&0xffff

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// naiveSum is a literal RFC 1071 sum, not inverted.
+// naiveSum returns the sum of RFC 1071, not inverted, computed byte by byte.
 func naiveSum(b []byte) uint16 {
 	var sum uint32
 	for i, v := range b {

@@ -6,10 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// Copier copies bytes between segments and slices. One goroutine at a time uses it: a goroutine inside the
-// spaces of its segments, or one that Go started or that has called Guard.
+// Copier copies bytes between segments and slices. One goroutine at a time uses it. The goroutine is inside the
+// spaces of the segments that it passes (Space.Enter); for segments of a file outside any space (File.Region), Go
+// has started it or it has called Guard.
 //
-// If a file faults, a method returns its *FaultError, and counts only completely copied pieces.
+// If a file faults, a method returns the file's *FaultError. The number of bytes that it returns, and the counts, may
+// then be less than what it has copied.
 type Copier struct {
 	counts atomic.Pointer[Counts] // nil until Counts is called
 }
@@ -29,16 +31,16 @@ func (c *Copier) Counts() *Counts {
 
 func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
-// cursor walks over a private slice, and then over segments.
+// cursor walks over a slice of this process's own memory (private), and then over segments; both may be empty.
 type cursor struct {
-	rest   []byte    // what is left of the segment
+	rest   []byte    // the rest of the current segment, or of the private slice
 	segs   []Segment // the segments after it
-	region *Region   // region of the segment; nil: a private slice
+	region *Region   // region of the current segment; nil: rest is of the private slice
 	off    uint64    // where rest begins in region
 	access Access
 }
 
-// next moves to the next segment if rest is empty. It returns false at the end.
+// next moves to the next segment that is not empty if rest is empty. It returns false at the end, and with an error.
 func (u *cursor) next() (bool, error) {
 	for len(u.rest) == 0 {
 		if len(u.segs) == 0 {
@@ -50,7 +52,7 @@ func (u *cursor) next() (bool, error) {
 			return false, err
 		}
 		u.rest, u.region, u.off = b, s.Region, s.Off
-		u.segs = u.segs[1:] // apart: in the assignment above it would make callers' slices escape to the heap
+		u.segs = u.segs[1:]
 	}
 	return true, nil
 }
@@ -60,7 +62,8 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// memKind returns the kind of the memory at the cursor, how many bytes of it follow, and its GPU or -1.
+// memKind returns the kind of the memory at the cursor, how many bytes from there on have it (in a file also bytes
+// behind the segment), and the memory's GPU or -1.
 func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
@@ -72,7 +75,7 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done advances both cursors by n copied bytes, and counts them.
+// done advances both cursors by n copied bytes, and counts them if Counts was called.
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A log of dirty pages would have to mark dst here, in behind and in View.
 	counts := c.counts.Load()
@@ -103,7 +106,7 @@ func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-// CopyBehind copies head, a private slice, and then src to dst, until dst or src ends.
+// CopyBehind copies head, a slice of this process's own memory, and then src to dst, until dst or src ends.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
 	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
 		if n, err, done := c.behind(&dst[0], head, src); done {
@@ -131,10 +134,10 @@ func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 
 // move copies the next n bytes of src to dst.
 //
-// Go's memmove copies backwards if dst begins inside src, on an amd64 without AVX with the direction flag set.
-// If that copy faults, the flag stays set, and the runtime's own string instructions run backwards. So move
-// copies overlapping bytes in pieces of 256, from the end: a memmove of up to 256 bytes loads everything before
-// it stores.
+// If dst begins inside src, Go's memmove copies backwards. On an amd64 without AVX it then sets the direction flag for
+// more than 256 bytes (runtime/memmove_amd64.s). If that copy faults, the flag stays set, and the runtime's own string
+// instructions run backwards. So move copies such bytes in pieces of 256, from the end: a memmove of up to 256 bytes
+// loads everything before it stores.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
@@ -151,8 +154,8 @@ func move(dst, src *cursor, n int) {
 }
 
 // CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the
-// copied bytes, as if they were contiguous and began at an even offset. If dst begins inside src, the copied
-// bytes are unspecified.
+// copied bytes, as if they were contiguous and began at an even offset. After a fault the sum is 0. If dst begins
+// inside src, the copied bytes are unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -172,8 +175,8 @@ func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	}
 }
 
-// join adds to acc the sum of a piece that begins at byte n. If n is odd, the piece's bytes are in the other
-// halves of their words.
+// join returns acc plus part, the sum of bytes that begin at byte n of all bytes that are summed. If n is odd,
+// these bytes are in the other halves of their words.
 func join(acc, part, n uint64) uint64 {
 	if n&1 != 0 {
 		part = bits.RotateLeft64(part, 8)
@@ -181,7 +184,7 @@ func join(acc, part, n uint64) uint64 {
 	return add64(acc, part)
 }
 
-// Sum returns the ones' complement sum of src, as CopySum does.
+// Sum returns the ones' complement sum of src as CopySum does, without a copy.
 func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	defer Recover(&err)
 	s := cursor{segs: src}
@@ -196,7 +199,7 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Write copies src, a private slice, to dst until one of them ends.
+// Write copies src, a slice of this process's own memory, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	if len(dst) == 1 {
 		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
@@ -207,20 +210,21 @@ func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
 	return int(n), err
 }
 
-// View calls f with the memory of seg itself, in pieces of at most limit bytes, until an error of f. f must not
-// keep the slice. View counts no bytes.
+// View calls f with the memory of seg itself, in pieces of at most limit bytes, to the end or until an error of f,
+// which View returns. The function f must not keep the slice. View counts no bytes. ErrBounds: limit is not positive,
+// or seg is not in its region.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // for an access of kind Write the caller has translated seg
+	b, err := seg.bytes(Read) // a caller whose f writes has translated seg for Write
 	if err != nil {
 		return err
 	}
 	for len(b) > 0 {
 		n := min(limit, len(b))
-		// f may write to these bytes: see done.
+		// The function f may write to these bytes: see the comment in done.
 		if err := f(b[:n:n]); err != nil {
 			return err
 		}

@@ -79,7 +79,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		// count checks the counters of a copy.
+		// count adds a copy to the expected counters want, and compares the copier's counters with want.
 		count := func(to, from []byteAt) {
 			for i := range min(len(to), len(from)) {
 				gpu := to[i].gpu
@@ -92,7 +92,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 				t.Fatal("counts differ")
 			}
 		}
-		// model returns what memory contains after a copy of b to dst.
+		// model returns the bytes of the regions as they must be after a copy of b to dst.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {
@@ -167,7 +167,7 @@ func snapshot(c *Counts) (m [NumMemKinds][NumMemKinds][MaxGPUs + 1]uint64) {
 func TestOverlappingCopyIsAMove(t *testing.T) {
 	f := openFile(t, 64<<10)
 	r, _ := f.Region(0, 64<<10)
-	other, _ := f.Region(512, 32<<10) // the same bytes through another region
+	other, _ := f.Region(512, 32<<10) // bytes of the same file through another region
 	c := NewCopier()
 	for _, d := range []struct{ dst, src Segment }{
 		{r.Segment(1, 5000), r.Segment(0, 5000)}, {r.Segment(0, 5000), r.Segment(1, 5000)},

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pending starts f, which must block.
+// pending calls f on a new goroutine, and fails the test if f does not block. The result is closed when f returns.
 func pending(t *testing.T, what string, f func() error) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
@@ -66,9 +66,9 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
-				late := s.Enter() // a waiting Remove does not block Enter, nor does it wait for this worker
+				late := s.Enter() // the waiting change does not block Enter, nor does it wait for this worker
 				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
-				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // it does not block Add either
+				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // the waiting change does not block Add either
 				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
 				testkit.NoError(t, testkit.Err(NewCopier().Write(segs, []byte("still mapped"))))
 				if isDone(done) {
@@ -144,7 +144,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	maps := make([][]Map, len(spaces))
 	for k := range spaces {
 		for i := range uint64(regions) {
-			fd := memfd(t, page) // one for each region: Remove unmaps it
+			fd := memfd(t, page) // one file for each region, so that Remove unmaps the file
 			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte

@@ -36,7 +36,7 @@ func Example() {
 	worker := dma.NewCopier()
 	counts := worker.Counts()
 	done := make(chan error)
-	dma.Go(func() { // on a goroutine of Go a truncated file is an error, not the end of the process
+	dma.Go(func() { // here a fault of a truncated file is an error of Copy, and does not end the process
 		defer sender.Leave(sender.Enter())
 		defer receiver.Leave(receiver.Enter())
 		src, err := sender.Translate(nil, 0x2000, 1448, dma.Read)

@@ -10,11 +10,11 @@ import (
 // ErrFault is the error that a *FaultError wraps.
 var ErrFault = errors.New("memory fault")
 
-// FaultError means that a file could not be accessed through its mapping (SIGBUS): it was truncated, or memory
-// is lacking.
+// FaultError means that a file could not be accessed through its mapping (SIGBUS): it was truncated, memory is
+// lacking, or its disk has failed.
 type FaultError struct {
 	File *File
-	Off  uint64 // offset of the faulting byte
+	Off  uint64 // offset in File of the faulting byte
 }
 
 // Error implements error.
@@ -38,9 +38,9 @@ func Go(f func()) {
 // too.
 func Guard() { debug.SetPanicOnFault(true) } // the setting is per goroutine
 
-// Recover turns a memory fault into an error. A function that accesses mapped memory defers it, as `defer
-// dma.Recover(&err)`. After a fault in a mapped File it sets *err to the *FaultError of the file's first fault,
-// and marks the file dead. Other panics continue.
+// Recover turns a fault in a mapped File into an error. A function that accesses mapped memory defers it, as `defer
+// dma.Recover(&err)`. After such a fault it sets *err to the *FaultError of the file's first fault, and marks the
+// file dead. Other panics continue.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -67,7 +67,8 @@ func FaultAddr(v any) (addr uintptr, ok bool) {
 	return e.Addr(), true
 }
 
-// markDead marks the file dead after a fault at off, unless it has faulted or was closed before.
+// markDead marks the file dead after a fault at off, reports the fault to the spaces that map the file, and returns
+// the *FaultError. If the file has faulted or was closed before, markDead only returns the earlier error.
 func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,7 +91,8 @@ func (s *Space) reportFault(fe *FaultError) {
 	}
 }
 
-// clearFault forgets the fault, unless the space still maps a dead file. The caller holds mu.
+// clearFault forgets the space's fault; if the space still maps a dead file, it keeps a fault of such a file. The
+// caller holds s.mu.
 func (s *Space) clearFault() {
 	s.faultMu.Lock() // a fault that happens now is reported after this function
 	defer s.faultMu.Unlock()
@@ -106,8 +108,8 @@ func (s *Space) clearFault() {
 	s.fault, s.faulted = nil, make(chan struct{})
 }
 
-// Faulted returns a channel that is closed once a mapped file has faulted. Once the space maps no faulted file
-// any more, Faulted returns a new channel.
+// Faulted returns a channel that is closed once a file that the space maps has faulted. Once the space maps no
+// faulted file any more, Faulted returns a new channel.
 func (s *Space) Faulted() <-chan struct{} {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()

@@ -45,7 +45,7 @@ func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
 	return
 }
 
-// copyAll copies the whole of one space to another.
+// copyAll copies 1 MiB, from address 0 of its second Space to address 0 of its first.
 func copyAll(c *Copier, to, from *Space) error {
 	defer to.Leave(to.Enter())
 	defer from.Leave(from.Enter())
@@ -119,12 +119,12 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			if closed(healthy.Faulted()) || healthy.FaultErr() != nil {
 				t.Error("the healthy guest is blamed")
 			}
-			// The copier refuses the file, even where it still has pages.
+			// The copier refuses the dead file, though its first 4096 bytes still exist.
 			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
 			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
-			// The guest comes back, with a file of full length.
+			// The guest comes back, and its file has the full length again.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
 				t.Error("an empty space is at fault")
@@ -254,10 +254,10 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	}
 }
 
-// overlapEnv is a variable that makes the test binary run faultInOverlap.
+// overlapEnv is an environment variable; if it is set, the test binary runs faultInOverlap in place of the tests.
 const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
-// faultInOverlap faults in an overlapping copy, and checks that clear() still works.
+// faultInOverlap makes an overlapping copy fault, and checks that clear() still works. It prints "sound" if so.
 func faultInOverlap() {
 	must := func(err error) {
 		if err != nil {

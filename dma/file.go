@@ -15,8 +15,9 @@ var ErrBadFile = errors.New("bad memory file")
 // ErrClosed is the error for an access to a file that is no longer mapped.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// These limits are needed because a sparse file costs its owner nothing, but this process address space (47
-// bits on amd64) and a mapping (vm.max_map_count, 65530).
+// Limits of one file, of a Space's files (maxSpace...) and of all files of a Files. They are needed because a sparse
+// file costs its owner nothing, but this process address space (47 bits on amd64) and a mapping (vm.max_map_count, by
+// default 65530).
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -44,12 +45,14 @@ func (fs *Files) Len() int {
 	return len(fs.open)
 }
 
-// Open maps the file behind fd, whole, shared and writable, unless it is mapped, and takes a reference. The
-// caller still owns fd, and may close it at once. ErrBadFile: fd is not open for reading and writing, or no
-// regular file of memory or a local disk, or empty, longer than 8 TiB or shorter than need. ENOSPC: the
-// registry has mapped too much already. ErrFault: the file is mapped and has faulted.
+// Open maps the file behind fd, whole, shared and writable, unless fs has mapped it, and takes a reference. The
+// caller still owns fd, and may close it when Open has returned. ErrBadFile: fd is not open for reading and writing,
+// or no regular file of memory or a local disk, or empty, or longer than 8 TiB, or it cannot be mapped (a sealed
+// memfd); or the file, or a mapping that exists, is shorter than need. ENOSPC: the registry has mapped too much
+// already. ErrFault: the file is mapped and has faulted.
 //
-// Open never waits for a server behind a file. It waits at most 2 s for a disk (ErrBlocked).
+// Open never waits for a server behind a file. It waits at most 2 s for a disk to answer statx; then the
+// error is both ErrBlocked and ErrBadFile.
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
@@ -58,7 +61,8 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	return fs.openFor(nil, fd, id, size, need)
 }
 
-// openFor is Open for a space (or nil), with what check has returned for fd.
+// openFor is Open with the id and the size that check has returned for fd. s is the space that will map the file, or
+// nil; on hugetlbfs the id is s's (FileID.in).
 func (fs *Files) openFor(s *Space, fd int, id FileID, size, need uint64) (*File, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -105,16 +109,16 @@ type File struct {
 	mem   []byte  // set by mapFile, then constant
 	base  uintptr // the address of mem
 	refs  int     // under files.mu
-	fd    int     // for Space.Occupied; -1: not kept
+	fd    int     // under files.mu: a duplicate of the descriptor, for Space.Occupied; -1: none
 
-	gpu  atomic.Int32             // -1: none
+	gpu  atomic.Int32             // id of the GPU whose memory the file is; -1: none
 	node atomic.Int32             // 1 + the number of the guest's NUMA node whose RAM the file is; 0: unknown
 	gone atomic.Pointer[gone]     // nil: mem is usable
-	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not adjacent
+	bufs atomic.Pointer[[]extent] // union of registered, sorted, disjoint and not adjacent; nil: none
 
 	mu         sync.Mutex
 	registered []extent       // under mu: the registered ranges, sorted
-	spaces     map[*Space]int // under mu: number of regions of the file in each space
+	spaces     map[*Space]int // under mu: number of regions in each space, also removed ones that workers may use
 }
 
 // gone says why the memory cannot be used any more.
@@ -123,7 +127,8 @@ type gone struct {
 	fault *FaultError // nil: the file was closed
 }
 
-// Close drops the reference that Open took; the last one unmaps the file.
+// Close drops the reference that Open took. When no reference is left (regions of spaces and Pins have references,
+// too), Close unmaps the file. It panics if there was none.
 func (f *File) Close() {
 	f.files.mu.Lock()
 	f.refs--
@@ -136,23 +141,23 @@ func (f *File) Close() {
 	switch {
 	case refs == 0:
 		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
-		f.unmap() // after the lock is released, as it takes long
+		f.unmap() // without files.mu, as it takes long
 		if f.fd >= 0 {
 			_ = unix.Close(f.fd) // closing a memory file does not block
 		}
 	case refs < 0:
-		panic("dma: File closed more often than opened") // another user may still use the mapping
+		panic("dma: File closed more often than opened") // a Close before this one has unmapped the file
 	}
 }
 
-// hold takes one more reference; the caller knows that there is one.
+// hold takes one more reference. The caller makes sure that hold begins with at least one.
 func (f *File) hold() {
 	f.files.mu.Lock()
 	f.refs++
 	f.files.mu.Unlock()
 }
 
-// Size returns the mapped size.
+// Size returns the mapped size in bytes.
 func (f *File) Size() uint64 { return uint64(len(f.mem)) }
 
 // String returns the file's device and inode.
@@ -164,7 +169,7 @@ func (f *File) Dead() bool {
 	return g != nil && g.fault != nil
 }
 
-// usable returns an error if the file has faulted or was closed.
+// usable returns an error if the file has faulted or its last reference was dropped.
 func (f *File) usable() error {
 	if g := f.gone.Load(); g != nil {
 		return g.err
@@ -172,8 +177,8 @@ func (f *File) usable() error {
 	return nil
 }
 
-// Region returns [off, off+n) of the file as a region outside any space. It is valid while the caller holds its
-// reference to the file.
+// Region returns [off, off+n) of the file as a region outside any space; ErrBounds if that is not in the file. The
+// region is valid while the caller holds its reference to the file.
 func (f *File) Region(off, n uint64) (*Region, error) {
 	if off > f.Size() || n > f.Size()-off {
 		return nil, fmt.Errorf("%w: file %v: [%#x, +%#x) of %#x bytes", ErrBounds, f, off, n, f.Size())

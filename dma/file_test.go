@@ -20,7 +20,7 @@ func TestFileIsMappedOnce(t *testing.T) {
 	a := testkit.Must(files.Open(fd, 64<<10))(t)
 	dup := testkit.Must(unix.Dup(fd))(t)
 	b, err := files.Open(dup, 1)
-	unix.Close(dup) // the mapping keeps the inode
+	unix.Close(dup) // the mapping needs no descriptor
 	testkit.OK(t, err)
 	if a != b || files.Len() != 1 {
 		t.Fatalf("two descriptors of one file: %p and %p, %d mapped", a, b, files.Len())
@@ -142,7 +142,7 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A sparse file costs its owner nothing.
+// A sparse file of any size costs its owner no memory, so a Space and a Files bound what they map.
 //
 // Invariant: dma: A file is mapped once (a file of hugetlbfs once per space), and one guest cannot
 // take the whole address space of the process.

@@ -13,17 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBlocked means that a file system has not answered in time.
+// ErrBlocked means that a file system has not answered statx within 2 s.
 var ErrBlocked = errors.New("the file system does not answer")
 
 // localFileSystems lists file systems that answer system calls and page faults from memory and block
 // devices, by their names in /proc/self/mountinfo. It does not list overlayfs, which may have layers of FUSE,
-// nor ramfs, which numbers inodes with 32 bits (FileID).
+// nor ramfs, which numbers inodes with 32 bits, as hugetlbfs does (FileID).
 var localFileSystems = []string{"bcachefs", "btrfs", "devtmpfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hugetlbfs",
 	"jfs", "nilfs2", "ntfs3", "reiserfs", "tmpfs", "vfat", "xfs", "zfs"}
 
-// isLocal returns an error if a server may be behind fd. statx(2) and even close(2) of a file on FUSE wait for
-// its server, and no signal ends the wait (fs/fuse/dev.c, request_wait_answer).
+// isLocal returns an error if a server may be behind fd, fd is not open, or /proc does not answer that. statx(2) and
+// even close(2) of a file on FUSE may wait for its server; once the server has read the request, no signal ends the
+// wait (fs/fuse/dev.c, request_wait_answer).
 func isLocal(fd int) error {
 	// Only files of tmpfs and hugetlbfs have seals (mm/memfd.c, memfd_file_seals_ptr).
 	switch _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); {
@@ -37,7 +38,7 @@ func isLocal(fd int) error {
 		return err
 	}
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "(unreachable)") {
-		return nil // a pipe, a socket or an anon_inode (fs/d_path.c)
+		return nil // such as a pipe, a socket or an anon_inode (fs/d_path.c)
 	}
 	mount, err := mountOf(fd)
 	if err != nil {
@@ -51,7 +52,7 @@ func isLocal(fd int) error {
 	return checkMount(f, mount)
 }
 
-// isOpen reports whether fd is open, even with O_PATH.
+// isOpen reports whether fd is open. A descriptor opened with O_PATH counts, too.
 func isOpen(fd int) bool {
 	_, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil
@@ -71,7 +72,8 @@ func mountOf(fd int) (string, error) {
 	return "", errors.New("/proc/self/fdinfo has no mnt_id")
 }
 
-// checkMount returns an error if the mount is not of a local file system, or not in mountinfo.
+// checkMount returns an error if the mount with the id mount is not of a file system in localFileSystems, or cannot be
+// found in mountinfo.
 func checkMount(mountinfo io.Reader, mount string) error {
 	lines := bufio.NewScanner(mountinfo)
 	lines.Buffer(nil, 1<<20) // the options of an overlay may be long
@@ -106,13 +108,13 @@ var statFile = func(fd int, st *unix.Statx_t) error {
 	return unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS|unix.STATX_BTIME, st)
 }
 
-// stat returns the file's attributes. For a file that is not memory it waits at most statLimit; then it leaves a
-// goroutine that waits.
+// stat returns the file's attributes. For a file without seals it waits at most statLimit: then it returns ErrBlocked,
+// and its goroutine waits on.
 func stat(fd int) (st unix.Statx_t, err error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil { // a file of memory
 		return st, statFile(fd, &st)
 	}
-	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // the caller may close fd while the goroutine waits
 	if err != nil {
 		return st, err
 	}
@@ -141,13 +143,13 @@ func stat(fd int) (st unix.Statx_t, err error) {
 //
 // Device and inode are not enough: hugetlbfs numbers its inodes with 32 bits, from a counter that pipes
 // advance, too, so a peer can wait until its file gets another guest's number. So the FileID of a hugetlbfs
-// file is valid within one Space. Files of most other file systems have a time of birth, which their owner
-// cannot set (tmpfs since Linux 5.18).
+// file is valid within one Space. On most other file systems a FileID has the file's time of birth, too, which the
+// owner cannot set (tmpfs since Linux 5.18).
 type FileID struct {
 	dev, ino  uint64
 	birth     int64 // ns since 1970; 0 means unknown
 	hugetlbfs bool
-	space     *Space // for a file on hugetlbfs, the space where the id is valid; else nil
+	space     *Space // set by in for a file on hugetlbfs: the space where the id is valid; else nil
 }
 
 func (id FileID) in(s *Space) FileID {
@@ -160,13 +162,14 @@ func (id FileID) in(s *Space) FileID {
 func (id FileID) String() string { return fmt.Sprintf("%d:%d", id.dev, id.ino) }
 
 // FileIDOf returns the identity of the file behind fd, or ErrBadFile if it cannot be a guest's memory. It asks
-// no server.
+// no server, and waits at most 2 s for a disk.
 func FileIDOf(fd int) (FileID, error) {
 	id, _, err := check(fd)
 	return id, err
 }
 
-// check returns identity and size of a file, or ErrBadFile if it cannot be a guest's memory.
+// check returns the identity of the file behind fd and its size in bytes, or ErrBadFile if it cannot be a guest's
+// memory.
 func check(fd int) (id FileID, size uint64, err error) {
 	if err := isLocal(fd); err != nil {
 		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
@@ -203,11 +206,11 @@ func check(fd int) (id FileID, size uint64, err error) {
 	return id, st.Size, nil
 }
 
-// maxKept is how many descriptors Discard may have kept before DiscardErr returns an error.
+// maxKept is how many descriptors Discard may keep; if it has kept more, DiscardErr returns an error.
 const maxKept = 64
 
 // Discard closes a peer's descriptor, unless a server may be behind it, for which closing would wait
-// (fs/fuse/file.c, fuse_flush). Such a descriptor stays open until the process ends.
+// (fs/fuse/file.c, fuse_flush). Discard keeps such a descriptor open and counts it. With a negative fd it does nothing.
 func (s *Space) Discard(fd int) {
 	switch err := isLocal(fd); {
 	case fd < 0:
@@ -218,8 +221,8 @@ func (s *Space) Discard(fd int) {
 	}
 }
 
-// DiscardErr returns ErrBadFile once Discard has kept too many descriptors: then the device must not be served
-// any more.
+// DiscardErr returns ErrBadFile once Discard has kept more than 64 descriptors for this space: then the device must
+// not be served any more.
 func (s *Space) DiscardErr() error {
 	if n := s.kept.Load(); n > maxKept {
 		return fmt.Errorf("space %s: %w: %d descriptors came that nobody may close, as a server might be asked, which need "+

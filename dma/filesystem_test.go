@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Mounts of localFileSystems are accepted if mountinfo lists them.
+// checkMount accepts a mount whose file system is local, and refuses other mounts and one that mountinfo does not list.
 func TestMountsThatAreLocal(t *testing.T) {
 	for kind, want := range map[string]string{
 		"tmpfs": "", "ext4": "", "xfs": "", "btrfs": "", "hugetlbfs": "", "zfs": "", "devtmpfs": "",
@@ -45,7 +45,7 @@ func TestMountsThatAreLocal(t *testing.T) {
 	}
 }
 
-// Memfds, pipes and devices count as local.
+// isLocal accepts a memfd, a pipe and /dev/null, and refuses a file of proc and an invalid descriptor.
 func TestDescriptorsThatAreLocal(t *testing.T) {
 	r, w, err := os.Pipe()
 	testkit.OK(t, err)
@@ -64,7 +64,7 @@ func TestDescriptorsThatAreLocal(t *testing.T) {
 
 // Invariant: dma: A file whose file system does not answer is refused in time.
 func TestBlockedFileSystem(t *testing.T) {
-	pipe := [2]int{} // a pipe is local, but no memory file
+	pipe := [2]int{} // isLocal accepts it, and stat limits the time for it, as it has no seals
 	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	defer unix.Close(pipe[0])
 	defer unix.Close(pipe[1])
@@ -83,7 +83,8 @@ func TestBlockedFileSystem(t *testing.T) {
 	})
 }
 
-// Discard keeps descriptors open that closing might block on. Once it has kept more than maxKept, DiscardErr says so.
+// Discard does not close a descriptor whose closing might block. Once it has kept more than maxKept, DiscardErr returns
+// an error.
 func TestDiscard(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	fd := testkit.Must(unix.Dup(memfd(t, 1)))(t)
@@ -91,7 +92,7 @@ func TestDiscard(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF)
 	s.Discard(-1)
 	testkit.OK(t, s.DiscardErr())
-	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // a file of proc stands for one on FUSE
+	proc := testkit.Must(os.Open("/proc/self/stat"))(t) // in place of a file on FUSE: isLocal refuses both
 	defer proc.Close()
 	for range maxKept {
 		s.Discard(int(proc.Fd()))
@@ -102,7 +103,7 @@ func TestDiscard(t *testing.T) {
 	testkit.OK(t, testkit.Err(unix.FcntlInt(proc.Fd(), unix.F_GETFD, 0)))
 }
 
-// The kernel reuses inode numbers, but not times of birth.
+// The kernel reuses inode numbers: FileIDs that differ in the time of birth alone are not equal.
 //
 // Invariant: dma: A file is identified by its birth time too, if its file system has one; a file of
 // hugetlbfs is recognized in one space only.

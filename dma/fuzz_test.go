@@ -14,11 +14,12 @@ import (
 
 type modelPage struct {
 	mapped, ro, none bool
-	file, page       int // file number, and page in the file
-	region           int // number of the Map that made the region
+	file, page       int // index of the file in fds, and of the page in the file; unused if none
+	region           int // number of the Map that mapped the page
 }
 
-// The model is an array of pages. They may be at the top of the address space, where the arithmetic may wrap.
+// The model is an array of pages. If the input's first byte is 0x80 or more, they are the last pages of the address
+// space, where the arithmetic of Space might wrap.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func FuzzSpace(f *testing.F) {
@@ -26,7 +27,7 @@ func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
 	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
 	const files, filePages, window = 3, 16, 64
-	var fds [files]int // the test only reads the files
+	var fds [files]int // written below; f.Fuzz's function only reads them
 	for i := range fds {
 		fds[i] = memfd(f, filePages*page)
 		var tag [filePages * page]byte
@@ -59,7 +60,8 @@ func FuzzSpace(f *testing.F) {
 			ops = ops[1:]
 			return int(b)
 		}
-		// arg makes a Map from the input. It adds it to m, or returns the error that Add should return.
+		// arg makes a Map from the input and adds its pages to the model m. If Add must refuse the Map, arg returns
+		// Add's error, and m is unchanged.
 		arg := func(m *[window]modelPage) (Map, error) {
 			start, n, file, from, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
 			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(from * page),
@@ -172,7 +174,8 @@ func FuzzSpace(f *testing.F) {
 
 func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
 
-// checkTranslate compares translations with the model.
+// checkTranslate compares with the model the translations of [base+off, base+off+n) by Space and Translator, and the
+// bytes read there.
 func checkTranslate(t *testing.T, s *Space, tr *Translator, c *Copier, model *[64]modelPage, base uint64, off, n int,
 	a Access) {
 	defer s.Leave(s.Enter())

@@ -27,7 +27,7 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree checks at the test's end that no descriptors and mapped files are left.
+// leakFree checks at the test's end that there are no new descriptors since the call, and no mapped files.
 func leakFree(t testing.TB) {
 	t.Helper()
 	testkit.CheckFDs(t)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings lists the mapped Files by address, to find the file of a fault, which reports only an address. The
-// holder of its lock takes no other and touches no mapped memory.
+// mappings lists the mapped Files by address, to find the file of a memory fault, for which the Go runtime reports only
+// an address. Whoever holds its lock takes no other lock and touches no mapped memory.
 var mappings struct {
 	mu    sync.Mutex
-	files []*File // sorted by base, disjoint
+	files []*File // sorted by base; their mappings are disjoint
 }
 
 // mapFile maps size bytes of fd as f's memory, and adds f to mappings.
@@ -23,7 +23,7 @@ func (f *File) mapFile(fd int, size int) error {
 		return err
 	}
 	f.mem = mem
-	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // base is only compared with addresses
+	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // base is not turned back into a pointer
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()
 	i, _ := slices.BinarySearchFunc(mappings.files, f.base, byBase)
@@ -38,10 +38,10 @@ func (f *File) unmap() {
 		mappings.files = slices.Delete(mappings.files, i, i+1)
 	}
 	mappings.mu.Unlock()
-	_ = unix.Munmap(f.mem) // munmap fails only for an invalid range
+	_ = unix.Munmap(f.mem) // mem is the whole mapping that mapFile made, for which no error is expected
 }
 
-// fileAt returns the file that is mapped at addr, or nil, and the offset in it.
+// fileAt returns the file that is mapped at addr, and the offset of addr in it; nil if no file is mapped there.
 func fileAt(addr uintptr) (*File, uint64) {
 	mappings.mu.Lock()
 	defer mappings.mu.Unlock()

@@ -2,14 +2,16 @@ package dma
 
 import "slices"
 
-// MaxNodes bounds the NUMA nodes of a guest.
+// MaxNodes is the largest number of a guest's NUMA nodes that SetNodes accepts.
 const MaxNodes = 8
 
 const nodeRegions = 256
 
-// SetNodes declares that the guest has n NUMA nodes with RAM, each a file, in the order of their addresses, as
-// in QEMU. Once the space maps exactly n files that are not a GPU's, segments have a Node, except with more
-// than 256 regions, or behind an IOMMU (SetIOTLB). A negative n and one above MaxNodes mean 0.
+// SetNodes declares that the guest has n NUMA nodes with RAM: the RAM of each node is one file, and the nodes
+// are numbered in the order of the files' lowest addresses, as in QEMU. If the space then, or after a later
+// change, maps exactly n files, GPUs' not counted, these files get their nodes (Segment.Node), and keep them when
+// more files are mapped. No file gets a node while the space has more than 256 regions, or is behind an IOMMU
+// (SetIOTLB). A negative n and one above MaxNodes mean 0: no file gets a node.
 func (s *Space) SetNodes(n int) {
 	if n < 0 || n > MaxNodes {
 		n = 0
@@ -20,10 +22,10 @@ func (s *Space) SetNodes(n int) {
 	s.tellNodes()
 }
 
-// Nodes returns the number that SetNodes has set.
+// Nodes returns the number of nodes that SetNodes has set; 0: none.
 func (s *Space) Nodes() int { return int(s.nodes.Load()) }
 
-// tellNodes gives the files their nodes once exactly that many are mapped. The caller holds mu.
+// tellNodes gives the mapped files their nodes if the conditions of SetNodes hold. The caller holds mu.
 func (s *Space) tellNodes() {
 	n := int(s.nodes.Load())
 	if n == 0 || s.count > nodeRegions || s.iotlb.Load() {

@@ -14,7 +14,7 @@ func nodeAt(t *testing.T, s *Space, iova uint64) int {
 	return segs[0].Node()
 }
 
-// Nodes are numbered by address.
+// The files of RAM get node numbers in the order of their addresses; a GPU's file and a file too many get none.
 func TestNodesAreFilesInTheirOrder(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

@@ -6,11 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCountedFiles bounds the files of a Space that counts memory: each may keep a descriptor.
+// maxCountedFiles is the most files that a Space maps at a time while it counts memory (CountMemory): for each it may
+// keep a descriptor.
 const maxCountedFiles = 32
 
-// CountMemory makes memory files that the space maps from now on count for Occupied, except GPUs'; then it maps
-// at most 32 files. Call it while nothing is mapped, and again before another peer uses the space.
+// CountMemory makes Occupied count memfds and files of tmpfs and hugetlbfs that the space maps from now on,
+// except GPUs' files. From then on the space maps at most 32 files at a time. Call CountMemory while nothing is
+// mapped, and again before another peer uses the space: each call forgets the files that were unmapped before it.
 func (s *Space) CountMemory() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -18,9 +20,10 @@ func (s *Space) CountMemory() {
 	s.left, s.leftMore = make(map[FileID]uint64), 0
 }
 
-// Occupied returns how many bytes of memory the space's files occupy, without holes: memfds, and files of tmpfs
-// and hugetlbfs. A file counts after its unmapping, too, until it is mapped again or CountMemory is called: its
-// owner may still hold it. Occupied is meaningful only after CountMemory.
+// Occupied returns how many bytes of memory, without holes, the files occupy that the space counts (CountMemory). An
+// unmapped file counts, too, with the bytes that it occupied when it was unmapped, as its owner may still hold
+// it: until it is mapped again or CountMemory is called. With more than 1024 unmapped files, one that is mapped
+// again may count twice. Occupied is meaningful only after CountMemory.
 func (s *Space) Occupied() (bytes uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,7 +48,7 @@ func (f *File) occupied() uint64 {
 	return uint64(st.Blocks) * 512 // inode(7): st_blocks
 }
 
-// leave remembers how many bytes f occupies. The caller holds mu.
+// leave remembers, if the space counts memory, how many bytes f occupies at its unmapping. The caller holds mu.
 func (s *Space) leave(f *File) {
 	if !s.counts.Load() {
 		return
@@ -59,7 +62,7 @@ func (s *Space) leave(f *File) {
 	}
 }
 
-// keep gives f a descriptor if s counts its memory. The caller holds files.mu.
+// keep makes f keep a duplicate of fd, for Occupied, if s counts f's memory. The caller holds files.mu.
 func (f *File) keep(s *Space, fd int) (err error) {
 	if s == nil || !s.counts.Load() || f.fd >= 0 || f.GPU() >= 0 {
 		return nil

@@ -42,7 +42,8 @@ func TestOccupiedMemory(t *testing.T) {
 	testkit.Equal(t, "of a GPU", s.Occupied(), 0)
 }
 
-// A space that counts memory maps at most maxCountedFiles files, and closes its descriptors of them.
+// A space that counts memory maps at most maxCountedFiles files at a time. Once nothing maps the files, no
+// descriptors of them are left (guestSpace).
 func TestCountedFilesAreBounded(t *testing.T) {
 	s := guestSpace(t)
 	s.CountMemory()
@@ -56,7 +57,7 @@ func TestCountedFilesAreBounded(t *testing.T) {
 	testkit.OK(t, s.Remove(0, 4096))
 	testkit.OK(t, s.Add(more))
 	testkit.Equal(t, "occupied", s.Occupied(), 0)
-	other := NewSpace("of another", s.files) // this space does not count memory
+	other := NewSpace("of another", s.files) // without CountMemory
 	defer other.Close()
 	testkit.OK(t, other.Add(more))
 	testkit.OK(t, s.Close())
@@ -88,7 +89,7 @@ func TestUnmappedMemoryIsCounted(t *testing.T) {
 	testkit.Equal(t, "both are unmapped", s.Occupied(), 8192+4096)
 	s.CountMemory()
 	testkit.Equal(t, "of another peer", s.Occupied(), 0)
-	for range maxSpaceFiles + 1 { // more files than the space remembers
+	for range maxSpaceFiles + 1 { // one file more than s.left has room for
 		fd := testkit.Must(unix.MemfdCreate("one of many", unix.MFD_CLOEXEC))(t)
 		testkit.OK(t, unix.Ftruncate(fd, 1<<20))
 		testkit.Must(unix.Pwrite(fd, []byte{1}, 0))(t)

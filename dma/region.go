@@ -5,24 +5,25 @@ import (
 	"fmt"
 )
 
-// ErrBounds is the error for a range that is not inside its region or file.
+// ErrBounds is the error for bad bounds, such as a range that is not inside its region or file.
 var ErrBounds = errors.New("out of bounds")
 
-// Region is a contiguous piece of a File, a range of a Space without access, or a host buffer. It is immutable.
+// Region is a contiguous piece of a File, a range of a Space without access, or a buffer of this process (NewBuffer).
+// Where it lies and who may access it does not change; the bytes in it may.
 type Region struct {
 	mem      []byte
 	file     *File  // nil: memory of this process, or noAccess
 	off      uint64 // where the region begins in file
 	iova     uint64
 	size     uint64  // the region's length; with noAccess there is no mem
-	buf      MemKind // kind of process memory
+	buf      MemKind // kind of memory, if file is nil
 	readOnly bool
 	noAccess bool
-	private  bool // noAccess is set because the peer has mapped the file privately
+	private  bool // true: noAccess is set because the peer has mapped the file privately
 }
 
-// NewBuffer makes a region of kind d (Wire, Host, Private) of process memory. Memory outside the Go heap must
-// stay mapped while the region is used.
+// NewBuffer makes a region of the bytes b of this process, with kind d (Wire, Host or Private). Memory outside the
+// Go heap must stay mapped while the region is used.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
@@ -33,10 +34,10 @@ func (r *Region) Size() uint64 { return r.size }
 // File returns the region's file, or nil.
 func (r *Region) File() *File { return r.file }
 
-// FileOffset returns the region's offset in its file.
+// FileOffset returns the region's offset in its file; 0 without a file.
 func (r *Region) FileOffset() uint64 { return r.off }
 
-// IOVA returns the region's address in its space; 0 if it is in no space.
+// IOVA returns the region's address in the space for which it was made; 0 if it was made for none.
 func (r *Region) IOVA() uint64 { return r.iova }
 
 func (r *Region) denied() error {
@@ -57,8 +58,8 @@ func infosOf(regions []*Region) []RegionInfo {
 // Segment returns [off, off+n) of the region. It does not check the bounds.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// memKind returns the kind of memory at off, and how many bytes of it follow: these may reach beyond the
-// region.
+// memKind returns the kind of memory at off, and how many bytes from off on have it: in a file, the bytes beyond the
+// region's end count, too.
 func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
@@ -69,7 +70,8 @@ func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	return r.file.MemKind(r.off + off)
 }
 
-// Segment is a piece of memory: Len bytes at Off of Region. A Segment from a Space is valid until Leave.
+// Segment is a piece of memory: Len bytes at Off of Region. A Segment that a Space or Translator has returned is
+// valid until Space.Leave.
 type Segment struct {
 	Region *Region
 	Off    uint64
@@ -133,9 +135,8 @@ func Len(segs []Segment) uint64 {
 // KeepSegments is the largest capacity of a list that Reuse always returns.
 const KeepSegments = 128
 
-// Reuse returns segs emptied for reuse, or nil if its capacity, but not its length, is above KeepSegments: an
-// exceptionally long list does not stay in memory. A peer that makes long lists again and again causes no
-// allocation each time.
+// Reuse returns segs[:0], to be filled anew, or nil if the capacity of segs is above KeepSegments, but not the length:
+// so room for more than KeepSegments segments is kept as long as each list needs so much.
 func Reuse(segs []Segment) []Segment {
 	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
 		return nil
@@ -143,7 +144,8 @@ func Reuse(segs []Segment) []Segment {
 	return segs[:0]
 }
 
-// Cut appends bytes [off, off+n) of segs to dst, as far as they exist. dst must not share memory with segs.
+// Cut appends to dst the segments of the bytes [off, off+n) of segs, as far as these exist, and returns the longer
+// list. dst must not share memory with segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {
 		if n == 0 {

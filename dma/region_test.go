@@ -57,7 +57,7 @@ func TestReuseKeepsNoLongList(t *testing.T) {
 		{KeepSegments, KeepSegments, KeepSegments},
 		{0, KeepSegments + 1, 0},
 		{KeepSegments, KeepSegments + 1, 0},
-		{KeepSegments + 1, 2 * KeepSegments, 2 * KeepSegments}, // the last packet used the long list
+		{KeepSegments + 1, 2 * KeepSegments, 2 * KeepSegments}, // used is long, too: the list is kept
 	} {
 		if got := Reuse(make([]Segment, c.used, c.room)); len(got) != 0 || cap(got) != c.want {
 			t.Errorf("%d of %d: %d of %d, want 0 of %d", c.used, c.room, len(got), cap(got), c.want)

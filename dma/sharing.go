@@ -19,15 +19,15 @@ type Sharing uint8
 
 // Values of Sharing. A process that has mapped a file both privately and shared counts as sharing it.
 const (
-	SharingUnknown Sharing = iota // no mapping was found, or the mappings could not all be read
+	SharingUnknown Sharing = iota // no mapping was found, or no shared one and not all could be read
 	SharingOn
 	SharingOff
 )
 
 // SharingOf reads from /proc/PID/maps (at most 1 MiB of it) how a process has mapped the file with this device
-// and inode. It is SharingUnknown if the maps cannot be read, for a pid of 0, for a file system whose device
-// numbers differ between maps and stat(2), as btrfs, and if it read only a part of the maps and saw only
-// private mappings there.
+// and inode. It returns SharingUnknown if it finds no mapping of the file: none exists, the maps cannot be read, pid
+// is not positive, or the file system's device numbers differ between maps and stat(2), as for btrfs. It also returns
+// SharingUnknown if it has read only a part of the maps, and has found only private mappings there.
 func SharingOf(pid int, dev, ino uint64) Sharing {
 	if pid <= 0 {
 		return SharingUnknown
@@ -50,10 +50,10 @@ func SharingOf(pid int, dev, ino uint64) Sharing {
 	return sharing
 }
 
-// Limits of how often a Space checks mappings. Beyond them the Space uses the last answer about the file, or
-// takes it for shared.
+// Limits of how often a Space checks its peer's mappings (SetPeer). Beyond them the Space uses the last result about
+// the file, or without one takes the file for shared.
 const (
-	sharingBurst = 64
+	sharingBurst = 64 // checks in a burst
 	sharingRate  = 10 // checks per second
 )
 
@@ -68,24 +68,25 @@ type peer struct {
 	removed atomic.Uint64 // number of private regions that the space has removed
 }
 
-// answer is the result of a check; removed is peer.removed at that time.
+// answer is the result of a check; removed is the value of peer.removed before the check.
 type answer struct {
 	removed uint64
 	sharing Sharing
 }
 
-// SetSharing makes the space call ask instead of SharingOf, which needs the right to read the peer's maps. Call
-// it before SetPeer.
+// SetSharing makes the space call ask instead of SharingOf (nil: SharingOf). SharingOf needs the right to read the
+// peer's maps. Call SetSharing before SetPeer.
 func (s *Space) SetSharing(ask func(pid int, dev, ino uint64) Sharing) {
 	s.peer.mu.Lock()
 	defer s.peer.mu.Unlock()
 	s.peer.ask = ask
 }
 
-// SetPeer sets the process whose memory the space maps from now on. The space checks whether that process has
-// mapped a file privately. Such a region is like one with Map.NoAccess, but its error is ErrNotShared; for the
-// first region of such a file private is called, with the region and the file's name. A pid of 0 means no
-// checks. The rate of checks is limited.
+// SetPeer sets the process whose memory the space maps from now on. Add and Replace check whether that process
+// has mapped a region's file privately; Add does not if the space maps the file already, and may use the last
+// result. A region of a private file is like one with Map.NoAccess, but its error is ErrNotShared. If a check
+// finds a file private, and the last check of it, if any, did not, the space calls private (unless it is nil)
+// with the region and the file's name. A pid of 0 means no checks. The rate of checks is limited.
 func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p := &s.peer
 	p.mu.Lock()
@@ -94,8 +95,8 @@ func (s *Space) SetPeer(pid int, private func(m Map, file string)) {
 	p.limit, p.answers = rate.NewLimiter(sharingRate, sharingBurst), make(map[FileID]answer)
 }
 
-// isPrivate reports whether the peer has mapped the file of m privately. It may repeat an earlier result; if
-// again is set, only if the limit forbids a check.
+// isPrivate reports whether the peer has mapped the file of m privately; false if it has no result. It may repeat an
+// earlier result: if again is set, only when the limit forbids a check.
 func (s *Space) isPrivate(m *Map, id FileID, again bool) bool {
 	p := &s.peer
 	p.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// mapAs maps one page of a file with these flags.
+// mapAs maps the first page of a file with these flags, and returns a function that unmaps it.
 func mapAs(t *testing.T, fd, flags int) (unmap func()) {
 	t.Helper()
 	mem, err := unix.Mmap(fd, 0, page, unix.PROT_READ|unix.PROT_WRITE, flags)
@@ -26,7 +26,7 @@ func sharingHere(t *testing.T, fd int) Sharing {
 	return SharingOf(os.Getpid(), id.dev, id.ino)
 }
 
-// A process that has both kinds of mappings shares the file.
+// A process that has a private and a shared mapping of a file shares it (SharingOn).
 func TestSharingOfAFile(t *testing.T) {
 	fd, other := memfd(t, page), memfd(t, page)
 	defer mapAs(t, other, unix.MAP_PRIVATE)()
@@ -61,7 +61,7 @@ func newFakePeer(s *Space) *fakePeer {
 	return p
 }
 
-// A private file is reported once.
+// For two regions of a private file, SetPeer's function is called once.
 //
 // Invariant: dma: Memory that a space finds to be mapped privately by its peer is neither read nor
 // written.
@@ -98,7 +98,7 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	if len(p.reported) != 1 || !strings.HasPrefix(p.reported[0], "/memfd:") {
 		t.Errorf("told of %q", p.reported)
 	}
-	p.answer = SharingOn // the peer maps it again
+	p.answer = SharingOn // the peer has mapped the file anew, shared
 	testkit.OK(t, s.Remove(page, page))
 	testkit.OK(t, s.Add(Map{IOVA: page, Size: page, FD: fd}))
 	token = s.Enter()
@@ -107,7 +107,8 @@ func TestPrivateMemoryIsNotAccessible(t *testing.T) {
 	testkit.OK(t, s.Close())
 }
 
-// A peer's mappings are checked when a file is first mapped, and at Replace, at a limited rate.
+// A peer's mappings are checked, at a limited rate, at Replace and when Add maps a file that the space does not map. A
+// private file is checked anew only after a private region was removed.
 func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("looks", NewFiles())
@@ -129,7 +130,7 @@ func TestMappingsAreLookedAtOncePerFile(t *testing.T) {
 	testkit.Equal(t, "looks for a table of two more", p.asked, 3)
 	testkit.OK(t, s.Replace(nil))
 	began := time.Now()
-	for range 2000 { // as a guest's IOMMU that maps one page again and again
+	for range 2000 { // as a guest does that maps one page in its IOMMU again and again
 		testkit.OK(t, s.Add(region(1)))
 		testkit.OK(t, s.Remove(page, page))
 	}

@@ -1,8 +1,9 @@
 package dma
 
-// These methods are for few bytes in one or two segments, for which two cursors cost more than the copy.
+// Read and behind use cursors only to count: for few bytes in one or two segments, two cursors would cost more than the
+// copy.
 
-// Read copies src to dst, a private slice, until one of them ends.
+// Read copies src to dst, a slice of this process's own memory, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)
 	for i := range src {
@@ -23,8 +24,8 @@ func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	return n, nil
 }
 
-// behind is CopyBehind if src has at most one segment, and dst has room for head. done is false if the segments
-// may overlap: then it has copied nothing.
+// behind is CopyBehind to one segment; src must have at most one segment, and dst room for head. done is false if
+// the segments of dst and src may overlap: then behind has copied nothing.
 func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err error, done bool) {
 	done = true
 	defer Recover(&err)

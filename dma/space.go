@@ -15,13 +15,14 @@ import (
 // MaxRegions is the most regions of a space (vfio-user's default max_dma_maps).
 const MaxRegions = 65535
 
-// Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset.
+// Map describes a region to be mapped: Size bytes at IOVA are the file's bytes at FileOffset; with NoAccess they are
+// no file's.
 type Map struct {
 	IOVA, Size uint64
-	FD         int // the space neither keeps nor closes it; unused with NoAccess
+	FD         int // not closed, and not used after Add or Replace; unused with NoAccess
 	FileOffset uint64
 	ReadOnly   bool // devices may not write
-	NoAccess   bool // translations return ErrAccess
+	NoAccess   bool // translations and pins return ErrAccess
 }
 
 // RegionInfo describes a region of a space.
@@ -30,7 +31,7 @@ type RegionInfo struct {
 	File               *File // nil with NoAccess
 	FileOffset         uint64
 	ReadOnly, NoAccess bool
-	NotShared          bool // the peer has mapped the file privately (SetPeer)
+	NotShared          bool // NoAccess is set because the peer has mapped the file privately (SetPeer)
 }
 
 // Space is the guest memory that one device can reach.
@@ -62,7 +63,7 @@ type Space struct {
 	fault   *FaultError   // under faultMu; not nil once faulted is closed
 }
 
-// NewSpace returns an empty space whose files are mapped by files. The name appears in errors.
+// NewSpace returns an empty space, which maps its files in the registry files. The name appears in errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.Init()
@@ -74,12 +75,13 @@ func NewSpace(name string, files *Files) *Space {
 func (s *Space) Name() string { return s.name }
 
 // SetIOTLB declares whether the regions are entries of an IOTLB, the device's cache of an IOMMU's translations.
-// Then an address outside all regions is ErrMiss, in an AddrError.
+// If they are, the error for an address outside all regions is ErrMiss, else ErrUnmapped, in an AddrError.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section in which translated segments stay mapped; the goroutine is then a worker. Enter never
-// blocks, and one goroutine may be inside several spaces. The caller passes the token to Leave, and must not
-// wait while it is inside. Enter also calls Guard.
+// blocks, and one goroutine may be inside several spaces. The caller passes the token to Leave. While it is inside, it
+// must not call Remove, RemoveRange, Replace or Close, which wait for it, nor wait for something else. Enter also calls
+// Guard.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.Enter()
@@ -88,14 +90,15 @@ func (s *Space) Enter() (token int) {
 // Leave ends the section that Enter began, and with it the use of its segments.
 func (s *Space) Leave(token int) { s.epoch.Leave(token) }
 
-// Generation returns a number that grows with each change of the space.
+// Generation returns a number that grows with each change of the space's regions; each Replace counts as one.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
 // Waits returns how often a change has waited for workers.
 func (s *Space) Waits() uint64 { return s.epoch.Waits() }
 
 // Add maps a region, without waiting for workers. EEXIST: it overlaps another; EINVAL: a bad range; ENOSPC: too
-// many regions, files or bytes of files; ErrBadFile; ErrFault: a file that has faulted and is still mapped.
+// many regions, files or bytes of files; ErrBadFile: as for Files.Open; ErrFault: the file has faulted and is still
+// mapped.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m, false)
 	if err != nil {
@@ -166,8 +169,8 @@ func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
 	return infosOf(regions), nil
 }
 
-// Replace replaces all regions by maps at once, and waits for workers that use old regions. On an error it has
-// changed nothing.
+// Replace replaces all regions by the regions of maps at once, and waits for workers that may use old ones. On an
+// error it has changed no region.
 func (s *Space) Replace(maps []Map) error {
 	regions := make([]*Region, 0, min(len(maps), MaxRegions))
 	fail := func(err error) error {
@@ -209,7 +212,7 @@ func (s *Space) Replace(maps []Map) error {
 	return nil
 }
 
-// Close removes all regions, and waits for workers. The space may be used again.
+// Close removes all regions, and waits for workers that may use them; the error is nil. The space may be used again.
 func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists the mapped regions, by address.
@@ -225,7 +228,7 @@ func (s *Space) Has(f *File) bool {
 	return f.spaces[s] != 0
 }
 
-// open makes the region of m, and takes a reference to its file. again is passed to isPrivate.
+// open makes the region of m, and takes a reference to its file, if it has one. again is passed to isPrivate.
 func (s *Space) open(m Map, again bool) (*Region, error) {
 	fail := func(err error) (*Region, error) {
 		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
@@ -266,7 +269,8 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach counts r among the regions of its file; ENOSPC means that a limit is reached. The caller holds mu.
+// attach counts r among the regions that s has of r's file; ENOSPC means that a limit of s is reached. The caller
+// holds mu.
 func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
@@ -293,7 +297,7 @@ func (s *Space) attach(r *Region) error {
 	return nil
 }
 
-// detach undoes attach. The caller holds mu.
+// detach undoes attach for a region that is removed, or that Replace gives up. The caller holds mu.
 func (s *Space) detach(r *Region) {
 	if r.private {
 		s.peer.removed.Add(1)

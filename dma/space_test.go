@@ -90,7 +90,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// Each error names the first missing address.
+// With an IOTLB, a miss is ErrMiss and names the first missing address; without one it is ErrUnmapped.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)
@@ -143,7 +143,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
-	for i := range uint64(regions) { // no two pages are neighbours in both address and file
+	for i := range uint64(regions) { // the file's pages are in the reverse order of the addresses
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
 	testkit.OK(t, s.Replace(maps))
@@ -311,7 +311,7 @@ func TestSpaceHoldsManyRegions(t *testing.T) {
 
 func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
 	s := guestSpace(t)
-	const size = 5<<30 + page // a sparse file
+	const size = 5<<30 + page // of a sparse file
 	add(t, s, Map{IOVA: 1 << 40, Size: size, FD: memfd(t, size)})
 	segs, err := s.Translate(nil, 1<<40+1, size-1, Read)
 	if err != nil || Len(segs) != size-1 {

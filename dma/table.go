@@ -14,15 +14,15 @@ const maxNode = 64
 // maxFlat is the most regions that newTable puts in a root that is a leaf: a search in one leaf is faster.
 const maxFlat = 512
 
-// table is a B+ tree of regions, sorted and disjoint. A node never changes: with and without make new nodes,
-// and share the others.
+// table is a B+ tree of regions, sorted and disjoint, or a node of one. A node never changes: with and without make new
+// nodes, and a new tree shares the others with the old tree.
 type table struct {
 	starts  []uint64  // address of each region, or of the first region below each child
 	regions []*Region // in a leaf
-	kids    []*table  // in another node
+	kids    []*table  // in an inner node: its children
 }
 
-// newTable returns a tree of the regions, which must be sorted and disjoint.
+// newTable returns a tree of the regions, which must be sorted and disjoint. It keeps the slice.
 func newTable(regions []*Region) *table {
 	if len(regions) <= maxFlat {
 		return leafOf(regions)
@@ -43,7 +43,7 @@ func newTable(regions []*Region) *table {
 
 type part struct{ from, to int }
 
-// evenly cuts n items into nearly equal parts; a node has room for a part.
+// evenly yields nearly equal parts of n items, as few as possible with at most maxNode items each.
 func evenly(n int) func(yield func(part) bool) {
 	return func(yield func(part) bool) {
 		nodes := (n + maxNode - 1) / maxNode
@@ -71,7 +71,7 @@ func nodeOf(kids []*table) *table {
 	return t
 }
 
-// leaf returns the leaf with the last region at or before iova, or the first leaf.
+// leaf returns the leaf with the last region that begins at or before iova; if there is none, the first leaf.
 func (t *table) leaf(iova uint64) *table {
 	for t.kids != nil {
 		t = t.kids[max(t.find(iova), 0)]
@@ -79,8 +79,9 @@ func (t *table) leaf(iova uint64) *table {
 	return t
 }
 
-// follow returns the leaf, and the index in it, where a translation begins at iova (from is t), or continues
-// there after the leaf from; nil: nowhere.
+// follow returns the leaf of the tree t that has the last region that begins at or before iova, and its index
+// in the leaf; a nil leaf means that the translation cannot go on. from is t when the translation begins, and
+// afterwards the leaf whose last region the translation has passed.
 //
 //go:noinline
 func (t *table) follow(from *table, iova uint64) (leaf *table, next int) {
@@ -107,7 +108,7 @@ func (t *table) find(iova uint64) int {
 	return lo - 1
 }
 
-// lastBefore returns the last region at or before iova, or nil.
+// lastBefore returns the last region that begins at or before iova, or nil.
 func (t *table) lastBefore(iova uint64) *Region {
 	t = t.leaf(iova)
 	if i := t.find(iova); i >= 0 {
@@ -116,7 +117,7 @@ func (t *table) lastBefore(iova uint64) *Region {
 	return nil
 }
 
-// walk calls f with the regions from iova on, by address, until f returns false.
+// walk calls f with the regions that begin at iova or later, by address, until f returns false; then walk does, too.
 func (t *table) walk(iova uint64, f func(*Region) bool) bool {
 	i := t.find(iova)
 	if t.kids != nil {
@@ -224,12 +225,12 @@ func (t *table) without(r *Region) *table {
 	return t
 }
 
-// rebuildFrom says when withoutAll builds the tree anew, which then allocates less: if it removes more than one
-// region in so many.
+// rebuildFrom is a limit of withoutAll: if it removes more than one in rebuildFrom of the regions, it builds the tree
+// anew, which then allocates less.
 const rebuildFrom = 256
 
-// withoutAll returns the tree without the regions gone, which are neighbours; count is the number of regions in
-// the tree.
+// withoutAll returns the tree without the regions in gone, which follow each other in the tree and are in the order of
+// their addresses; count is the number of regions in the tree.
 func (t *table) withoutAll(gone []*Region, count int) *table {
 	if len(gone) <= count/rebuildFrom {
 		for _, r := range gone {
@@ -248,7 +249,7 @@ func (t *table) withoutAll(gone []*Region, count int) *table {
 	return newTable(stay)
 }
 
-// remove returns the node without r. The new node may be too short.
+// remove returns the node without r, which is below it. The new node may be shorter than maxNode/2.
 func (t *table) remove(r *Region) *table {
 	i := t.find(r.iova)
 	if t.kids == nil {
@@ -283,7 +284,7 @@ func (t *table) halves() []*table {
 	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
-// spliced returns s with the items what in place of s[i:j].
+// spliced returns a copy of s with the items of what in place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
 	return slices.Concat(s[:i], what, s[j:])
 }

@@ -15,7 +15,7 @@ var ErrMiss = errors.New("translation miss")
 // ErrAccess is the error for an access that a region does not allow.
 var ErrAccess = errors.New("access denied")
 
-// ErrScattered is the error for memory in more pieces than the caller accepts.
+// ErrScattered is the error for memory in more segments than the caller accepts (TranslateMax).
 var ErrScattered = errors.New("memory in too many pieces")
 
 // Access is a device's kind of access to memory.
@@ -27,7 +27,7 @@ const (
 	Write
 )
 
-// String returns "read" or "write".
+// String returns "read" for Read, else "write".
 func (a Access) String() string {
 	if a == Read {
 		return "read"
@@ -39,7 +39,7 @@ func (a Access) String() string {
 // only on demand.
 type AddrError struct {
 	Space  string
-	IOVA   uint64 // the first address that cannot be used; for Pin, the start of the range
+	IOVA   uint64 // the first address that cannot be used, or has no place (ErrScattered); for Pin, the range's start
 	Len    uint64 // bytes wanted from IOVA on
 	Access Access
 	Err    error
@@ -50,25 +50,25 @@ func (e *AddrError) Error() string {
 	return fmt.Sprintf("space %s: %v of %#x bytes at %#x: %v", e.Space, e.Access, e.Len, e.IOVA, e.Err)
 }
 
-// Unwrap returns ErrUnmapped, ErrMiss, ErrAccess or another such error.
+// Unwrap returns Err: ErrUnmapped, ErrMiss, ErrAccess, ErrNotShared, ErrScattered or ErrBounds.
 func (e *AddrError) Unwrap() error { return e.Err }
 
 // maxSegment is the largest length of a segment in bytes.
 const maxSegment = 1 << 30
 
-// Translate appends to dst the segments of [iova, iova+n); a segment lies in one region. The caller is
-// inside the space (Enter). After an *AddrError dst is unchanged.
+// Translate appends to dst the segments of [iova, iova+n), and returns the longer list; a segment lies in one region.
+// The caller is inside the space (Enter). An error is an *AddrError; then Translate returns dst itself.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate for a result of at most limit segments, including those in dst; more are
-// ErrScattered. limit bounds time and memory, whatever regions the guest has made.
+// TranslateMax is Translate for a result of at most limit segments, with the segments in dst; for more the
+// error is ErrScattered. limit bounds time and memory, whatever regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	return s.translate(s.table.Load(), dst, limit, iova, n, a)
 }
 
-// translate is TranslateMax with a table that was the space's at some time since Enter.
+// translate is TranslateMax with the table root, which was the space's at some time since Enter.
 func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
 	t := root
@@ -125,8 +125,8 @@ type Pin struct {
 	mem  []byte
 }
 
-// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. The caller protects
-// its accesses by Recover.
+// Pin returns [iova, iova+n), which must lie in one writable region, as memory, for rings. A function that accesses
+// the memory defers Recover.
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
@@ -146,7 +146,8 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	return r.Pin(off, n) // until Leave the region has a reference to its file
 }
 
-// Pin is Space.Pin for [off, off+n) of the region, whose file the caller keeps open.
+// Pin is Space.Pin for [off, off+n) of the region, except that errors are no *AddrError. The caller keeps the region's
+// file open during the call.
 func (r *Region) Pin(off, n uint64) (*Pin, error) {
 	switch {
 	case off > r.Size() || n > r.Size()-off:

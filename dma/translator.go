@@ -2,12 +2,12 @@ package dma
 
 import "math"
 
-// Translator translates addresses of one space. It first tries the region where the last translation ended. One
-// goroutine at a time uses it, between Space.Enter and Space.Leave.
+// Translator translates addresses of one space. Unless the space has changed, it first tries the region where the last
+// successful translation ended. One goroutine at a time uses it, between Space.Enter and Space.Leave.
 type Translator struct {
 	space  *Space
 	table  *table  // the table that contains region
-	region *Region // the region where the last translation ended; nil: none
+	region *Region // the region where the last successful translation ended; nil: none
 }
 
 // NewTranslator returns a Translator of a space.
@@ -24,7 +24,7 @@ func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Ac
 	return t.translate(dst, limit, iova, n, a)
 }
 
-// translate remembers the region where the translation ends.
+// translate is Space.TranslateMax, and stores the region where the translation ends, for the next one.
 func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	root := t.space.table.Load()
 	out, err := t.space.translate(root, dst, limit, iova, n, a)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A Translator forgets the region that it used last when that is unmapped.
+// A Translator does not use its last region any more once the space has unmapped that region.
 //
 // Invariant: dma: A translation stays inside mapped regions, and checks the access right of each.
 func TestTranslatorForgetsWhatIsUnmapped(t *testing.T) {

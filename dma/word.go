@@ -10,26 +10,27 @@ import (
 
 // StoreWord stores v at the start of b as one little-endian word: a reader sees either the old word or the new
 // one, and a reader that loads the new word as an acquire (LoadWord; a driver's read barrier) also sees what was
-// stored before it. b must start at a multiple of 4 (Aligned) and have at least 4 bytes.
+// stored before it. StoreWord panics if b does not start at a multiple of 4 (Pin.Aligned), or has no room for 4
+// bytes.
 //
 // On amd64 the store is XCHG, on arm64 STLR, both a release.
 func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }
 
-// LoadWord loads the word at the start of b, as an acquire: later loads see what the peer stored before it
-// stored the word.
+// LoadWord loads the little-endian word at the start of b, as an acquire: if the peer stored the word by a release,
+// later loads see what the peer had stored before. It panics as StoreWord does.
 func LoadWord(b []byte) uint32 { return atomic.LoadUint32(word(b)) }
 
-// CompareAndSwapWord stores v in the word at the start of b if that equals old, and reports whether it did. It
-// is both a release and an acquire.
+// CompareAndSwapWord stores v in the word at the start of b if the word equals old, and reports whether it did. A swap
+// is both a release and an acquire. CompareAndSwapWord panics as StoreWord does.
 func CompareAndSwapWord(b []byte, old, v uint32) bool {
 	return atomic.CompareAndSwapUint32(word(b), old, v)
 }
 
 // word returns the address of the word at the start of b. It panics if b does not start at a multiple of 4.
 func word(b []byte) *uint32 {
-	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b is too short
+	p := unsafe.Pointer(unsafe.SliceData(b[:4])) // panics if b's capacity is less than 4
 	if uintptr(p)&3 != 0 {
 		panic(fmt.Sprintf("dma: word at %p is not aligned", p))
 	}

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// StoreWord panics for memory that cannot hold a word.
+// StoreWord changes the four bytes of its word alone, and panics for memory that is not aligned or too short.
 func TestStoreWord(t *testing.T) {
 	b := make([]byte, 16)
 	for i := range b {

@@ -17,40 +17,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AuditWindow is the least length of a hit, in bytes.
+// AuditWindow is the least length of a hit, in bytes. A window is a piece of a stream of this length.
 const AuditWindow = 64
 
-// Stream is the first Bytes bytes of the pattern of Seed. The streams of two seeds that differ by k*step, with
-// k below Bytes/8, have bytes in common: use random seeds.
+// Stream is the first Bytes bytes of the pattern of Seed (FillPattern). The streams of two seeds that differ by k*step,
+// with k below Bytes/8, have bytes in common: use random seeds.
 type Stream struct {
 	Seed  uint64
 	Bytes uint64
 }
 
-// Hit is a piece of a stream in memory.
+// Hit is a piece of a stream that Audit or AuditReader has found in memory.
 type Hit struct {
 	Off       uint64 // where it begins in the memory
 	Len       uint64
-	Stream    int // index of the stream
+	Stream    int // index in the list of streams
 	StreamOff uint64
 }
 
-// auditChunk is the number of bytes that a worker scans at a time.
+// auditChunk is the length of a chunk in bytes: see audit.
 const auditChunk = 1 << 20
 
-// Audit finds the pieces of streams in ram of at least AuditWindow bytes, at any alignment.
+// Audit returns the pieces of streams, of at least AuditWindow bytes, that it finds in ram, at any alignment.
 //
-// Among 2^40 random bytes of memory and 2^40 of streams the probability of a false hit is 2^80/2^512.
+// Among 2^40 random bytes of memory and 2^40 of streams the probability of a false hit is at most
+// 2^80/2^512.
 //
-// ram must not shrink during the call. Audit of a mapped sparse file may fill its holes: use AuditReader.
+// If ram is a mapped file, the file must not be truncated during the call, and Audit may fill holes of the file:
+// AuditReader does not.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look returns no errors
 	return hits
 }
 
-// AuditReader is Audit for the size bytes of r, with up to two readers at the same time. It skips holes of an
-// *os.File, whose offset it moves.
+// AuditReader is Audit for the first size bytes of r, with up to two calls of r.ReadAt at the same time. If r is an
+// *os.File, AuditReader skips chunks without data (holes, or beyond the file's end), and moves the file's offset.
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	open := func() view {
 		buf := make([]byte, auditChunk+AuditWindow-1)
@@ -68,7 +70,7 @@ func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
 	return audit(uint64(size), streams, open, hole)
 }
 
-// holes returns a function that reports whether a range of a file is a hole.
+// holes returns a function that reports whether a range of a file has no data: it is a hole, or beyond the end.
 func holes(f *os.File) func(off, n uint64) bool {
 	var mu sync.Mutex
 	return func(off, n uint64) bool {
@@ -82,8 +84,9 @@ func holes(f *os.File) func(off, n uint64) bool {
 // view returns [off, off+n) of the memory, valid until the next call.
 type view func(off, n uint64) ([]byte, error)
 
-// audit lets workers scan the memory in chunks, each with AuditWindow-1 bytes beyond it; join merges hits that
-// are cut there.
+// audit lets workers scan the memory in chunks of auditChunk bytes, each with the next AuditWindow-1 bytes, if
+// there are so many; join merges the hits that a chunk's end has cut. Ranges for which hole (if not nil) is
+// true are skipped.
 func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -151,9 +154,9 @@ type scanner struct {
 
 type target struct {
 	base  uint64 // word number i has unmix64(word)*stepInv - base == i
-	words uint64 // number of words in the stream
-	// The last hit, inside which confirm skips places: its end in b, and its offset in the stream less the one in
-	// b.
+	words uint64 // number of complete words in the stream
+	// The last hit in the memory that scan was called with, b; confirm skips places in it. end is the hit's end in b,
+	// distance its offset in the stream minus its offset in b.
 	end      uint64
 	distance uint64
 }
@@ -170,8 +173,9 @@ const auditBlock = 4096
 
 // scan finds the pieces in b, which lies at off of the memory.
 //
-// It skips blocks of zeros, but for AuditWindow-1 bytes next to other blocks. A window contains seven words of
-// the stream, which differ, as mix64 is a bijection: one at most is zero.
+// It skips blocks of zeros (auditBlock bytes each), but for AuditWindow-1 bytes next to other blocks. A window contains
+// seven complete words of the stream. They differ, as mix64 is a bijection, so at most one is zero: a window does not
+// lie in blocks of zeros alone.
 func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
@@ -193,9 +197,10 @@ func (s *scanner) scan(b []byte, off uint64) {
 
 // probe finds the pieces that have a window in b[from:to].
 //
-// A window contains at least seven complete words of its stream, whose offsets are eight bytes apart. Testing
-// the eight offsets from each multiple of 56 on finds one of these words: modulo 56 they are the seven residues
-// that are congruent modulo 8.
+// A window contains at least seven complete words of its stream, eight bytes apart. For each k, probe tests the
+// eight places from b[from+56*k] on. One of the words is at such a place: counted from b[from], the places of
+// seven successive words have, modulo 56, the seven residues that are congruent modulo 8, and one of these is
+// below 8.
 func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	last := to - 8
 	for group := from; group <= last; group += 56 {
@@ -210,7 +215,8 @@ func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	}
 }
 
-// confirm compares the bytes around b[pos] with stream i around streamOff, and records a hit.
+// confirm compares the bytes around b[pos] with stream i around streamOff, and records a hit if at least AuditWindow
+// bytes match. It skips a place that belongs to the last hit.
 func (s *scanner) confirm(b []byte, off uint64, pos, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
 	if uint64(pos) < t.end && streamOff-uint64(pos) == t.distance {

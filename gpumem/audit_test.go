@@ -17,8 +17,8 @@ import (
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
 
-// plant writes n bytes of stream i, from byte so on, to ram[pos:], and bytes that differ from the stream next
-// to them.
+// plant writes n bytes of stream i, from byte so on, to ram[pos:]. It makes the byte before and the byte after them
+// differ from the stream, where ram has such a byte and, for the byte before, so is not 0.
 func plant(ram []byte, pos, n, i int, so uint64) {
 	seed := auditStreams[i].Seed
 	FillAt(ram[pos:pos+n], seed, so)
@@ -30,7 +30,8 @@ func plant(ram []byte, pos, n, i int, so uint64) {
 	}
 }
 
-// The window is planted at each alignment.
+// Pieces of 63, 64 and 73 bytes of a stream are planted within 72 bytes of the memory's ends, and of ends of blocks and
+// a chunk; the ones of 63 bytes are no hits.
 //
 // Invariant: gpumem: The audit misses no window of the payload, and reports no false one.
 func TestAuditFindsEachWindow(t *testing.T) {
@@ -54,7 +55,7 @@ func TestAuditFindsEachWindow(t *testing.T) {
 						plant(ram, pos, n, 0, so)
 						lo, hi := max(pos-auditBlock-1, 0), min(pos+n+auditBlock+1, size)
 						s := newScanner(auditStreams)
-						if d%24 == 0 { // sometimes scan all of memory
+						if d%24 == 0 { // for some places, audit all of ram
 							s.hits = Audit(ram, auditStreams)
 						} else {
 							s.scan(ram[lo:hi], uint64(lo))
@@ -91,13 +92,13 @@ func TestAuditAtTheEnds(t *testing.T) {
 	}
 }
 
-// The first or last bytes of a window are zeros in a block of zeros.
+// Audit finds a window whose first or last byte, or two bytes, are zero and lie in a block of zeros.
 func TestAuditIntoZeros(t *testing.T) {
 	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
 	for zeros := 1; zeros <= 2; zeros++ {
 		for _, leading := range []bool{true, false} {
 			for align := range 8 {
-				so := align // find a window that begins or ends with so many zeros
+				so := align // becomes the offset of a window with this many zeros at its edge
 				for ; ; so += 8 {
 					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
 					if leading {
@@ -107,7 +108,7 @@ func TestAuditIntoZeros(t *testing.T) {
 						break
 					}
 				}
-				for blocks := 1; blocks <= 8; blocks++ { // moves the window in probe's groups of 56 bytes
+				for blocks := 1; blocks <= 8; blocks++ { // if not leading, moves the window in probe's groups
 					ram := make([]byte, (blocks+2)*auditBlock)
 					for i := 1; i <= blocks; i++ {
 						ram[i*auditBlock+auditBlock/2] = 1
@@ -208,7 +209,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 	}
 }
 
-// One of the stream's words is zero.
+// Audit finds windows that contain, or lie next to, a word of the stream that is zero.
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}

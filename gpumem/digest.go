@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/sha256x16"
 )
 
-// DigestPiece is the length of a piece of Digest, in bytes.
+// DigestPiece is the number of bytes in a piece, the unit that Digest hashes; the last piece may be shorter.
 const DigestPiece = 1 << 20
 
 // groupLen is the length of a group: a piece for each lane of sha256x16.
@@ -26,19 +26,20 @@ var inLanes = sha256x16.Available
 // Extent is [Off, Off+Size) of a GPU's memory.
 type Extent struct{ Off, Size uint64 }
 
-// Digest returns the digest of extents of a GPU's memory: the SHA-256 of the SHA-256s of their pieces of
-// DigestPiece bytes (the last may be shorter). EFAULT: a piece, or its part in an extent, is not in one buffer
-// that the Engine's port (a guest's NIC) has registered.
+// Digest returns the digest of extents of a GPU's memory: it takes the bytes of all extents one after the other, cuts
+// them into pieces of DigestPiece bytes (the last may be shorter), and hashes the SHA-256s of the pieces by SHA-256.
+// EFAULT: a piece, or its part in an extent, is not in one buffer that the Engine's port (a guest's NIC) has
+// registered. ENODEV: the port has no such GPU. EINVAL: an extent is beyond its memory, or they are too long.
 //
-// Digests and jobs share the limit of maxInHand pieces in progress. An error wraps the cause of ctx if ctx
-// ends, or ECANCELED after CancelAll or Reset.
+// Digests and jobs share the limit of maxInHand pieces in progress. If ctx ends, the error wraps the cause of
+// ctx; after CancelAll or Reset it wraps ECANCELED.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
 	return e.DigestIdle(ctx, gpu, extents, nil)
 }
 
-// DigestIdle is Digest at low priority: until hurry is closed, it uses a single thread of policy SCHED_IDLE, or
-// waits if that is not permitted. With a nil hurry it is Digest. A removal of memory may have to wait until
-// that thread has hashed a piece.
+// DigestIdle is Digest at low priority: until hurry is closed, it hashes in a single thread of policy
+// SCHED_IDLE, or, if the thread may not have this policy, it waits. With a nil hurry it is Digest. A removal of
+// guest memory, or of a registered buffer, may have to wait until the slow thread has hashed a piece.
 func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
 	err error) {
 	g := e.registry.GPU(gpu)
@@ -134,8 +135,8 @@ func (d *digest) run(w *work) error {
 	}
 }
 
-// contiguous returns where [pos, pos+groupLen) of the extents begins in the memory. ok means that it lies in
-// one extent and in one buffer.
+// contiguous returns where [pos, pos+groupLen) of the extents begins in the memory, if ok is true: then the range lies
+// in one extent and in one buffer.
 func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 	if d.total-pos < groupLen {
 		return 0, false
@@ -152,7 +153,7 @@ func (d *digest) contiguous(w *work, pos uint64) (off uint64, ok bool) {
 // group hashes the pieces of a group in parallel.
 func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]byte) error {
 	const part = pieceLen / sha256x16.Lanes
-	const span = groupLen - DigestPiece + part // from the first part to the end of the last one
+	const span = groupLen - DigestPiece + part // from the first piece's part to the end of the last piece's
 	lanes.Reset()
 	for pos := uint64(0); pos < DigestPiece; pos += part {
 		if err := d.look(w, off+pos, span, pieceLen, func(b []byte) { lanes.Write(b, DigestPiece, part) }); err != nil {
@@ -174,7 +175,7 @@ func (d *digest) piece(w *work, h hash.Hash, pos, n uint64, sum *[32]byte) error
 	return nil
 }
 
-// segments calls f with the ranges of memory that make up [pos, pos+n) of the extents.
+// segments calls f with the ranges of memory that make up [pos, pos+n) of the extents, until f returns an error.
 func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	for _, x := range d.extents {
 		if n == 0 {
@@ -193,7 +194,8 @@ func (d *digest) segments(pos, n uint64, f func(off, n uint64) error) error {
 	return nil
 }
 
-// look calls f with [off, off+n) of the memory; reads is how many of these bytes it counts as hashed.
+// look calls f with the bytes [off, off+n) of the memory, which must lie in one buffer; reads is how many of them it
+// counts as hashed.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
 	w.thread.look()
 	return w.view(off, n, func(b []byte) {

@@ -41,7 +41,7 @@ func (s *session) getRegionInfo(m *message) error {
 	return nil
 }
 
-// region returns region i, or an empty one.
+// region returns region i of the device, or one of size 0 if the device has none.
 func (s *session) region(i uint32) Region {
 	if int64(i) >= int64(len(s.info.Regions)) {
 		return Region{}
@@ -68,7 +68,7 @@ func (s *session) regionRead(m *message) error {
 	if err := s.checkAccess(&a, false); err != nil {
 		return err
 	}
-	s.out = append(s.out, m.body...) // the reply begins as the request
+	s.out = append(s.out, m.body...) // the reply's payload begins with the request's
 	start := len(s.out)
 	s.out = slices.Grow(s.out, int(a.count))[:start+int(a.count)]
 	data := s.out[start:]
@@ -103,7 +103,8 @@ func (s *session) write(a *access, data []byte) error {
 	return nil
 }
 
-// regionWriteMulti stops when a write fails or the context of Serve ends.
+// regionWriteMulti makes the writes in order, up to one that fails, or until the context of Serve has ended. Earlier
+// writes stay.
 func (s *session) regionWriteMulti(m *message) error {
 	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
 	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {

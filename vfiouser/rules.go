@@ -16,9 +16,9 @@ type rule struct {
 	name     string // without VFIO_USER_
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
-	slow     bool   // its handler may have to wait for the device's workers
+	slow     bool   // whether serveOne logs that the handler took longer than QEMU waits
 	handle   func(*session, *message) error
-	unserved string // why the server refuses a known command
+	unserved string // why the server refuses the command; empty: it serves it
 }
 
 // rules are indexed by command.
@@ -45,7 +45,8 @@ var rules = [...]rule{
 	CmdMigDataWrite: {name: "MIG_DATA_WRITE", unserved: "live migration is not supported"},
 }
 
-// ruleFor checks a message against the rule for its command.
+// ruleFor returns the rule for a message's command. An unknown or unserved command is ENOTSUP, a payload of another
+// size or another number of descriptors than the rule allows is EINVAL.
 func ruleFor(m *message) (*rule, error) {
 	if int(m.Command) >= len(rules) || rules[m.Command].name == "" {
 		return nil, fmt.Errorf("unknown: %w", unix.ENOTSUP)

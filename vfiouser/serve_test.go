@@ -118,7 +118,8 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 		"Write 0 0x10 01 02 03 04 05 06 07 08", "Write 2 0xc 05", "Read 0 0x10+4")
 }
 
-// QEMU sends a posted WRITE_MULTI when it has many writes (proxy.c).
+// QEMU joins small posted writes in a posted WRITE_MULTI while many of its messages wait to be sent
+// (hw/vfio-user/device.c, VFIO_USER_OUT_HIGH).
 func TestPostedWriteMulti(t *testing.T) {
 	h, l := serving(t)
 	body := multi(1, access(2, 4, 4, 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff))
@@ -184,7 +185,7 @@ func TestNoReset(t *testing.T) {
 func TestInterrupts(t *testing.T) {
 	h, l := serving(t)
 
-	// As QEMU does: enable with a dead vector, then each vector, and again at each unmasking.
+	// QEMU enables MSI-X by a vector without an eventfd; then it sets a vector's eventfd, and again at each unmasking.
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, nil))
 	first, second := event(t), event(t)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, first))
@@ -219,7 +220,7 @@ func TestInterrupts(t *testing.T) {
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
 }
 
-// Requests of QEMU's iothread and of a vCPU overlap.
+// QEMU's iothread and its vCPUs send requests without waiting for one another's replies.
 func TestSeveralRequestsInFlight(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, guestSize)

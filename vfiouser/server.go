@@ -39,11 +39,11 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return ErrBusy
 	}
 	defer s.busy.Store(false)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device reads rings on this goroutine
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device may access guest memory on this goroutine
 
 	ses := newSession(s, sock, ctx.Done())
 	err, cause := peer.Serve(ctx, s.space, func() {
-		// An answer that Serve is writing has drainTimeout to be sent.
+		// A wait for the next message ends now; a reply that is being sent has drainTimeout.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
 		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout.Here()))
 	}, ses.serveOne)

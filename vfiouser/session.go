@@ -44,10 +44,12 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	return ses
 }
 
-// qemuTimeout is how long QEMU waits for a reply by default (vfio-user-pci's x-msg-timeout).
+// qemuTimeout is how long QEMU waits for a reply by default (vfio-user-pci's x-msg-timeout). vnic starts QEMU with
+// qemuTimeout.Here() instead.
 const qemuTimeout = limits.QEMUReply
 
-// serveOne receives, handles and answers one message.
+// serveOne receives and handles one message, and answers it if it wants a reply. If serveOne returns an error, the
+// connection ends.
 func (s *session) serveOne() error {
 	m := &s.msg
 	defer m.fds.Close()
@@ -136,11 +138,13 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// drainTimeout limits each wait for a client at the end of Serve.
+// drainTimeout, times limits.Slow, limits each wait for a client when Serve ends: until the socket has room for the
+// reply that is being sent, for the rest of a message (conn.rest), and in drain, there once for all replies.
 var drainTimeout = limits.Drain
 
-// drain answers requests that the client has already sent with an error: QEMU would wait for qemuTimeout with
-// its lock held. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
+// drain reads the requests that the client has already sent, and answers each one that wants a reply with an error:
+// QEMU would wait for qemuTimeout with its lock held. After a message that was received or sent only in part, it only
+// discards what has arrived. Also, closing a socket with unread data resets the connection, which QEMU 11.1 does not
 // survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) drain() {
 	if s.sock.SetDeadline(time.Now().Add(drainTimeout.Here())) != nil || s.sock.CloseRead() != nil {

@@ -16,10 +16,10 @@ const (
 	minor = 0
 )
 
-// maxVersionData is how long the JSON of VERSION may be, with its NUL.
+// maxVersionData is how many bytes the JSON of VERSION may have, with its NUL.
 const maxVersionData = 64 << 10
 
-// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION").
+// capabilities are the capabilities in VERSION's JSON that this end knows (vfio-user.rst, "VFIO_USER_VERSION").
 type capabilities struct {
 	MaxMsgFDs       *uint64 `json:"max_msg_fds,omitempty"`
 	MaxDataXferSize *uint64 `json:"max_data_xfer_size,omitempty"`
@@ -28,7 +28,7 @@ type capabilities struct {
 	WriteMultiple   *bool   `json:"write_multiple,omitempty"`
 }
 
-// versionData is VERSION's JSON.
+// versionData is VERSION's JSON; other names in it are ignored.
 type versionData struct {
 	Capabilities capabilities `json:"capabilities"`
 }
@@ -40,7 +40,7 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 	if len(text) == 0 {
 		return gotMajor, gotMinor, data, false, nil
 	}
-	// "including terminating NUL"
+	// The data must end with its only NUL: "including terminating NUL".
 	if end := bytes.IndexByte(text, 0); end != len(text)-1 {
 		return gotMajor, gotMinor, data, false, fmt.Errorf("version data of %d bytes does not end with a NUL: %w", len(text),
 			ErrBadMessage)
@@ -51,8 +51,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, hasDa
 	return gotMajor, gotMinor, data, true, nil
 }
 
-// answer returns the capabilities that this end supports: "The capability list must be a subset of those
-// proposed".
+// answer returns the capabilities for the reply to a client that proposes c, with numbers no larger than this end's
+// limits: "The capability list must be a subset of those proposed".
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {
@@ -70,7 +70,8 @@ func (c *capabilities) answer() capabilities {
 	}
 }
 
-// pages returns the proposed page sizes that DMA_MAP accepts; no pgsizes means 4 KiB.
+// pages returns the proposed page sizes that DMA_MAP accepts, or nil if there are none. Without pgsizes in the JSON the
+// protocol's default holds, 4 KiB.
 func pages(proposed *uint64) *uint64 {
 	if proposed == nil || *proposed&^(pageSize-1) == 0 {
 		return nil
@@ -80,7 +81,7 @@ func pages(proposed *uint64) *uint64 {
 }
 
 // version returns ErrBadMessage, which ends the connection, for bad data and for another major version: the server
-// "closes the connection if it cannot support the advertised version".
+// "closes the connection if it cannot support the advertised version". A second VERSION is EINVAL.
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("once more: %w", unix.EINVAL)

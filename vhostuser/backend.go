@@ -22,7 +22,7 @@ type Backend struct {
 	log   *slog.Logger
 	busy  atomic.Bool
 
-	unaccepted atomic.Pointer[string] // result of Unaccepted
+	unaccepted atomic.Pointer[string] // result of Unaccepted; nil until a connection has ended
 }
 
 // NewBackend returns a Backend for dev. Only the Backend may change space, which holds the memory that the
@@ -41,12 +41,12 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return ErrBusy
 	}
 	defer b.busy.Store(false)
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device reads rings on this goroutine
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device may access guest memory on this goroutine
 
 	s := newSession(b, sock)
 	b.log.Info("vhost-user frontend connected")
 	err, cause := peer.Serve(ctx, b.space, func() {
-		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the present read or write, and later ones
 	}, s.serveOne)
 	s.end()
 	if cause != nil {
@@ -61,9 +61,9 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	return err
 }
 
-// Unaccepted returns the offer of the last ended connection, if its frontend asked for the features and hung up
-// before a SET_FEATURES succeeded, or "". QEMU does so if the guest uses a feature that the device no longer
-// offers (net/vhost-user.c, vhost_user_start).
+// Unaccepted describes what the last ended connection offered, the number of queues and the features, if its frontend
+// asked for the features and hung up before a SET_FEATURES succeeded; else it returns "". QEMU hangs up so if the guest
+// uses a feature that the device no longer offers, or more queues (net/vhost-user.c, vhost_user_start).
 func (b *Backend) Unaccepted() string {
 	if p := b.unaccepted.Load(); p != nil {
 		return *p
@@ -71,7 +71,8 @@ func (b *Backend) Unaccepted() string {
 	return ""
 }
 
-// serveOne receives, handles and answers one message.
+// serveOne receives and handles one message, and sends its reply, or an acknowledgement if the frontend wants one. If
+// serveOne returns an error, the connection ends.
 func (s *session) serveOne() error {
 	m := &s.msg
 	m.Header = Header{}
@@ -83,7 +84,7 @@ func (s *session) serveOne() error {
 	})
 	if err != nil {
 		if errors.Is(err, ErrUnsupported) && s.ackDue(m) {
-			s.fail(m) // the frontend waits
+			s.fail(m) // the frontend waits for an acknowledgement
 		}
 		return err
 	}
@@ -117,7 +118,7 @@ func (s *session) serveOne() error {
 	return nil
 }
 
-// ackDue reports whether the frontend wants an acknowledgement (vhost-user.rst,
+// ackDue reports whether the frontend has negotiated acknowledgements and wants one for m (vhost-user.rst,
 // "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
@@ -134,12 +135,12 @@ func (s *session) ack(m *message, result uint64) error {
 // fail answers a message with a failure.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// refused logs up to peer.MaxRefusalLogs failures in a connection, of those with ErrMemory only the first until the
-// regions change, and counts the others.
+// refused logs up to peer.MaxRefusalLogs failures in a connection, and counts the others. After it has logged an
+// ErrMemory, it only counts further ones until the regions change.
 func (s *session) refused(m *message, err error) {
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {
-		if s.unreached { // QEMU repeats the request for each ring
+		if s.unreached { // QEMU sends such requests for each ring
 			s.refusals.Repeated()
 			return
 		}

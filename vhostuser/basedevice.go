@@ -23,7 +23,7 @@ func (*BaseDevice) ProtocolFeatures() uint64 {
 // SetFeatures accepts any features.
 func (*BaseDevice) SetFeatures(uint64) error { return nil }
 
-// Status returns the status that SetStatus stored.
+// Status returns the status that SetStatus stored, or 0 after Reset and Disconnected.
 func (d *BaseDevice) Status() uint8 { return d.status }
 
 // SetStatus stores the device status.
@@ -34,16 +34,16 @@ func (d *BaseDevice) SetStatus(s uint8) error {
 
 var errNotOffered = errors.New("not offered by this device type")
 
-// MTU refuses.
+// MTU returns an error.
 func (*BaseDevice) MTU(uint16) error { return errNotOffered }
 
-// GetConfig refuses.
+// GetConfig returns an error.
 func (*BaseDevice) GetConfig(uint32, []byte) error { return errNotOffered }
 
-// SetConfig refuses.
+// SetConfig returns an error.
 func (*BaseDevice) SetConfig(uint32, []byte) error { return errNotOffered }
 
-// SetErr closes the error eventfd.
+// SetErr closes fd, the new error eventfd, which it does not use.
 func (*BaseDevice) SetErr(_, fd int) error {
 	scm.Close(fd)
 	return nil

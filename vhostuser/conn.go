@@ -30,10 +30,11 @@ type message struct {
 	buf  [maxPayload]byte
 }
 
-// receive reads a message, unless check returns an error for its header. It returns io.EOF if the peer closed between
-// two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even after an error.
+// receive reads a message. If check returns an error for its header, receive returns that error and leaves the payload
+// unread. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds
+// may hold descriptors even after an error.
 //
-// Descriptors must come with the first byte of a message.
+// Descriptors must come with the first byte of a message; else the error is ErrBadMessage.
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {
@@ -53,8 +54,8 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 	return nil
 }
 
-// If first is set, b starts a message: an end of the stream before b is io.EOF, and the first byte of b may
-// bring descriptors.
+// readFull fills b. With first, b is the start of a message: an end of the stream before b is io.EOF, and the first
+// byte of b may bring descriptors.
 func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		start := first && done == 0

@@ -12,7 +12,8 @@
 // is refused by REPLY_ACK if the frontend asked for an acknowledgement (GET_CONFIG: by an empty reply); else it is
 // logged, or ends the connection if both ends would disagree from then on (features, memory).
 //
-// A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions.
+// A region consists of whole pages of 4 KiB, and there are at most MaxMemSlots regions, and at most MaxTableRegions in
+// one SET_MEM_TABLE.
 //
 // Memory that the frontend has mapped privately, as far as the space finds it (dma.Space.SetPeer), is accepted but not
 // used (dma.ErrNotShared).

@@ -8,7 +8,7 @@ var (
 	// ErrUnsupported means that the frontend sent a request that is unknown, not implemented, or
 	// not offered.
 	ErrUnsupported = errors.New("unsupported vhost-user request")
-	// ErrMemory means that a memory region cannot be used, or that an address lies in none.
+	// ErrMemory means that a memory region cannot be added or removed, or that a ring's address lies in none.
 	ErrMemory = errors.New("guest memory cannot be used")
 	// ErrRefused means that the backend answered a request with a failure.
 	ErrRefused = errors.New("refused by the vhost-user backend")

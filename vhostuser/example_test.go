@@ -20,7 +20,7 @@ type bell struct {
 	config  [8]byte
 	enabled bool
 	worker  *vhostuser.Worker // of the started queue
-	kicks   uint32            // number of kicks; the worker counts them
+	kicks   uint32            // the ring's base, plus the number of calls of the worker's function
 }
 
 const bellFeatures = vhostuser.FeatureVersion1 | 1<<3 // bits below 24 belong to the device type
@@ -88,7 +88,7 @@ func socketpair() (a, b *net.UnixConn) {
 	return ends[0].(*net.UnixConn), ends[1].(*net.UnixConn)
 }
 
-// A backend serves a device of ours, and a frontend uses it, in one process. To serve a QEMU,
+// A backend serves a bell, a device of ours, and a frontend uses it, in one process. To serve a QEMU,
 // listen on a Unix socket and pass each connection to Serve; the machine's memory must be shared:
 //
 //	-chardev socket,id=bell,path=$XDG_RUNTIME_DIR/bell.sock

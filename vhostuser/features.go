@@ -42,7 +42,7 @@ type Features struct {
 	Device *[64]string
 }
 
-// String returns the names of the set bits, joined by |, or "none".
+// String returns the names of the set bits, joined by |, or "none". A bit N without a name is "bitN".
 func (f Features) String() string {
 	return bitNames(f.Bits, func(i int) string {
 		if f.Device == nil {
@@ -92,7 +92,7 @@ var protocolNames = [64]string{
 	"STATUS", "XEN_MMAP", "SHARED_OBJECT", "DEVICE_STATE", "GET_VRING_BASE_INFLIGHT", "GPA_ADDRESSES", "SHMEM",
 }
 
-// String returns the names of the set bits, joined by |, or "none".
+// String returns the names of the set bits, joined by |, or "none". A bit N without a name is "bitN".
 func (p ProtocolFeatures) String() string {
 	return bitNames(uint64(p), func(i int) string { return protocolNames[i] })
 }

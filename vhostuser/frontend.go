@@ -11,12 +11,13 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// DefaultTimeout is how long a Frontend waits for an answer by default, on a machine that is not slow.
+// DefaultTimeout is how long a Frontend waits for an answer by default. NewFrontend multiplies it by limits.Slow, the
+// factor for slow machines.
 const DefaultTimeout = time.Duration(limits.Frontend)
 
 // Frontend is the end of vhost-user that owns the memory, like QEMU, for a Go process. Any goroutine may call
 // its methods; requests go one after another. An error closes the connection, unless it is ErrRefused, or the
-// Frontend refuses an argument.
+// Frontend has not begun to send the request, for example because of a bad argument.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
@@ -34,7 +35,7 @@ func NewFrontend(sock *net.UnixConn) *Frontend {
 	return &Frontend{conn: newConn(sock), timeout: limits.Frontend.Here()}
 }
 
-// SetTimeout sets how long each request waits for its answer; 0 is for ever.
+// SetTimeout sets how long each later request waits to be sent, and then again for its answer; 0 is for ever.
 func (f *Frontend) SetTimeout(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,14 +62,14 @@ func (f *Frontend) fail(err error) {
 	f.table = nil
 }
 
-// Features returns the negotiated features.
+// Features returns the features that Negotiate has negotiated, 0 before.
 func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.features, f.protocol
 }
 
-// command sends a request without a reply of its own, and waits for a negotiated acknowledgement.
+// command sends a request without a reply of its own. If REPLY_ACK was negotiated, it waits for the acknowledgement.
 func (f *Frontend) command(r Request, body []byte, fds ...int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +144,7 @@ func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
 	return nil
 }
 
-// receiveLocked receives into f.msg, without descriptors.
+// receiveLocked receives a message into f.msg, and closes descriptors that come with it.
 func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
@@ -172,7 +173,7 @@ func (f *Frontend) Send(h Header, body []byte, fds []int) error {
 	return f.sendLocked(h, body, fds)
 }
 
-// Receive receives any message, for tests of backends.
+// Receive receives any message that is no longer than the longest SET_CONFIG, for tests of backends.
 func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +184,7 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 }
 
 // Negotiate negotiates features (of the device and its rings) and protocol features, in QEMU's order. It
-// returns those asked for that the backend offers; if protocol is not 0, it asks for FeatureProtocol too.
+// returns the requested features that the backend offers; if protocol is not 0, it requests FeatureProtocol too.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -230,7 +231,8 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, at most MaxVrings, or 1 without MQ.
+// Queues returns the backend's answer to GET_QUEUE_NUM in Negotiate, at most MaxVrings, or 1 without MQ. Before
+// Negotiate it returns 0.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +263,7 @@ func (f *Frontend) SendRARP(mac [6]byte) error {
 	return f.command(SendRARP, append(mac[:], 0, 0))
 }
 
-// GetConfig fills b from the configuration space at off.
+// GetConfig fills b, at most MaxConfig bytes, from the configuration space at off.
 func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {
@@ -278,7 +280,7 @@ func (f *Frontend) GetConfig(off uint32, b []byte) error {
 	return nil
 }
 
-// SetConfig writes b to the configuration space at off.
+// SetConfig writes b, at most MaxConfig bytes, to the configuration space at off.
 func (f *Frontend) SetConfig(off uint32, b []byte) error {
 	body, err := configBody(off, b)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 // MemRegion is one piece of the frontend's memory.
 type MemRegion struct {
-	FD     int    // a memfd, open for reading and writing
+	FD     int    // a file such as a memfd, open for reading and writing
 	GPA    uint64 // guest-physical address
 	User   uint64 // address in the frontend: any unique base
 	Size   uint64
@@ -53,7 +53,7 @@ func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	return f.sendTable(slices.Delete(slices.Clone(f.table), i, i+1))
 }
 
-// SetMemTable replaces all regions, by at most MaxTableRegions.
+// SetMemTable replaces all regions, by at most MaxTableRegions. The caller keeps their descriptors.
 func (f *Frontend) SetMemTable(regions []MemRegion) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,7 +62,8 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 
 func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
-// sendTable makes next the table, and keeps duplicates of its descriptors.
+// sendTable sends a SET_MEM_TABLE with the regions next, and keeps them, with duplicates of their descriptors, in
+// f.table. After an error f.table is as before, or empty if the connection is closed.
 func (f *Frontend) sendTable(next []MemRegion) error {
 	if len(next) > MaxTableRegions {
 		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong,

@@ -17,7 +17,7 @@ type VringSetup struct {
 	Kick, Call int
 }
 
-// SetupVring describes a ring and sends its descriptors, in QEMU's order.
+// SetupVring sends the size, base and addresses of a ring, and then its call and kick eventfds.
 func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err

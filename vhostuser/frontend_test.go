@@ -48,7 +48,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// TestFrontendTakesNoBadAnswer: a wrong answer of the backend ends the connection.
+// TestFrontendTakesNoBadAnswer: after a wrong answer of the backend, or none, the Frontend uses the connection no more.
 func TestFrontendTakesNoBadAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name, answer string // to GET_VRING_BASE of ring 1, without need_reply
@@ -93,7 +93,7 @@ func TestFrontendTimeout(t *testing.T) {
 	_, err := f.GetStatus()
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	f.SetTimeout(0)
-	_, err = f.GetStatus() // its answer may still come
+	_, err = f.GetStatus() // fails without waiting: the first answer may still come
 	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	if err := f.Close(); err == nil {
 		t.Error("closed twice")
@@ -124,7 +124,7 @@ func TestFrontendTable(t *testing.T) {
 		must(t, err)
 		must(t, unix.Ftruncate(fd, 4096))
 		must(t, l.AddMemory(fd, i<<20, i<<30, 4096, 0))
-		must(t, unix.Close(fd)) // the Frontend needs its duplicate again, for the next table
+		must(t, unix.Close(fd)) // the Frontend has a duplicate, which it sends again with the next table
 	}
 	g := newGuest(t)
 	peertest.WantError(t, "ninth region", l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0), errTooLong)
@@ -169,7 +169,7 @@ func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	}
 }
 
-// A backend hangs up during the handshake.
+// Negotiate returns io.EOF if the backend hangs up during it.
 func TestFrontendNegotiationFails(t *testing.T) {
 	for answers := range 5 {
 		f, back := frontend(t)

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestSilentFUSE: a frontend sends files whose server answers no system call.
+// TestSilentFUSE: a frontend sends files of FUSE file systems whose servers do not answer; one of the files is opened
+// through an overlayfs.
 //
 // Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait longer than 2 s, not even of a
 // file whose server does not answer.
@@ -32,7 +33,7 @@ func TestSilentFUSE(t *testing.T) {
 	})
 }
 
-// After testkit.Patience the servers end, so that f returns.
+// inTime calls f. If f has not returned after testkit.Patience, the test fails, and the servers end so that f returns.
 func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
 	t.Helper()
 	late := time.AfterFunc(testkit.Patience, func() {
@@ -62,7 +63,7 @@ func silentFile(t *testing.T, fd int) {
 	}
 	testkit.ErrorIs(t, l.Wait(), ErrBadMessage)
 	h.servesAnother()
-	// A frontend may send a limited number of such files; then its host stops serving.
+	// A frontend may send a limited number of such files; then its host's Backend serves no more connections.
 	l = h.connect()
 	l.negotiate(t, allProtocol)
 	sent := 0
@@ -92,7 +93,7 @@ func silentFile(t *testing.T, fd int) {
 	must(t, f.Close())
 }
 
-// A file system that does not answer in time ends the connection.
+// An error dma.ErrBlocked (a file system does not answer in time), here of MemoryChanged, ends the connection.
 func TestServeEndsWhenAFileSystemIsBlocked(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)

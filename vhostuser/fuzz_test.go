@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzMessage decodes messages, and encodes the results again.
+// FuzzMessage decodes headers and payloads, encodes the results again, and compares the bytes (without the first 8 of a
+// memory message's payload).
 func FuzzMessage(f *testing.F) {
 	for _, a := range [][]byte{
 		raw(GetFeatures, Version),
@@ -84,7 +85,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// script has operations, each a byte with its arguments.
+// script is a fuzzer's input: operations, each a byte and then the bytes of its arguments. step reads them.
 type script struct {
 	peertest.Script
 	sock *conn
@@ -92,7 +93,7 @@ type script struct {
 	ev   int
 }
 
-// region returns a piece of memory on a grid.
+// region returns a region of up to 512 KiB, perhaps empty, whose addresses and size are multiples of 64 KiB.
 func (s *script) region() memRegion {
 	a, n, o := uint64(s.Next()%24), uint64(s.Next()%9), uint64(s.Next()%20)
 	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
@@ -158,7 +159,7 @@ func (s *script) step() error {
 		r, body = []Request{GetConfig, SetConfig}[s.Next()%2], append(stateBody(uint32(s.Next()), 4), 0, 0, 0, 0, 1, 2, 3, 4)
 	case 18:
 		r, fds = SetBackendReqFD, []int{s.ev}
-	case 19: // any request
+	case 19: // any request below 256
 		r = Request(s.Next())
 		body = make([]byte, s.Next()%64)
 		for i := range body {
@@ -169,7 +170,7 @@ func (s *script) step() error {
 		}
 	}
 	b := raw(r, flags, body...)
-	if cut := s.Next(); cut >= 250 { // in two pieces
+	if cut := s.Next(); cut >= 250 { // the message is sent by two writes
 		n := int(cut-250) + 1
 		if err := s.sock.sock.WriteFDs(b[:n], fds); err != nil {
 			return err
@@ -179,11 +180,11 @@ func (s *script) step() error {
 	return s.sock.sock.WriteFDs(b, fds)
 }
 
-// FuzzSession plays a frontend from bytes.
+// FuzzSession plays a frontend that sends the messages of a script; then the host must serve another one.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
-	// 1 MiB of memory at 0, ring 0 on pages 1 to 3, kick, call, enable.
+	// The operations of good: 1 MiB of memory at 0, ring 0 on pages 1 to 3, kick, call, enable.
 	good := []byte{
 		0, 0, 0, 0, 1, 0, 0, 0, // protocol and other features
 		5, 0, 2, 0, 8, 0, 8, 8, 8, 0, // two adjacent regions

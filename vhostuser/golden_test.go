@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenRequests checks the bytes of a Frontend's requests: as QEMU's struct VhostUserMsg.
+// TestGoldenRequests checks the bytes of a Frontend's requests, which have the layout of QEMU's struct VhostUserMsg.
 func TestGoldenRequests(t *testing.T) {
 	testkit.CheckFDs(t)
 	fd := eventfd(t)
@@ -133,14 +133,14 @@ func TestGoldenReplies(t *testing.T) {
 			"18000000 05000000 12000000 00000000 06000000 00000000 02766e696301"},
 		{"GET_CONFIG refused", "18000000 01000000 10000000 16000000 04000000 00000000 00000000",
 			"18000000 05000000 00000000"},
-		// REPLY_ACK is not negotiated yet.
+		// REPLY_ACK is not negotiated yet: SET_OWNER gets no answer, the following GET_STATUS its reply.
 		{"need_reply too early", "03000000 09000000 00000000 28000000 01000000 00000000",
 			"28000000 05000000 08000000 0000000000000000"},
 		{"SET_PROTOCOL_FEATURES", "10000000 09000000 08000000 1880010000000000",
 			"10000000 05000000 08000000 0000000000000000"},
 		{"acked", "03000000 09000000 00000000", "03000000 05000000 08000000 0000000000000000"},
 		{"refused", "14000000 09000000 08000000 0100000000000000", "14000000 05000000 08000000 0100000000000000"},
-		// The next bytes are the next answer.
+		// GET_FEATURES gets its reply and no acknowledgement: the reply to GET_STATUS follows at once.
 		{"need_reply of a GET", "01000000 09000000 00000000 28000000 09000000 00000000",
 			"01000000 05000000 08000000 2080007001000000 28000000 05000000 08000000 0000000000000000"},
 		// POSTCOPY_LISTEN comes last, because it ends the connection

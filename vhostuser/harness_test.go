@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// recorder is a Device that records its calls, and reports wrong ones.
+// recorder is a Device that records most of its calls, and reports wrong ones.
 type recorder struct {
 	*peertest.Rig
 	queues int
@@ -30,7 +30,7 @@ type recorder struct {
 	status  uint8
 	config  [24]byte
 	base    uint32       // result of StopQueue
-	first   map[int]byte // first byte of the descriptor table at StartQueue
+	first   map[int]byte // first byte of each queue's descriptor table at StartQueue
 }
 
 const (
@@ -220,7 +220,7 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, back: NewBackend(d, d.Space, d.Log())}
 }
 
-// serving returns a host, a guest, and a new connection.
+// serving returns a host, a guest, and a new connection. At the end of the test the host must serve another one.
 func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -321,7 +321,7 @@ func (h *host) servesAnother() {
 	must(h.t, l.HangUp())
 }
 
-// works checks that a connection with two started queues works.
+// works checks that a connection on which start has started two queues works; then it stops queue 1.
 func (h *host) works(l *link) {
 	h.t.Helper()
 	h.mu.Lock()

@@ -19,7 +19,7 @@ const (
 	FlagNeedReply Flags = 1 << 3 // VHOST_USER_NEED_REPLY_MASK, "REPLY_ACK"
 )
 
-// String returns the version and the names of the flags.
+// String returns the version and the names of the flags, joined by |; other bits follow as one number.
 func (f Flags) String() string {
 	s := fmt.Sprintf("v%d", uint32(f&FlagVersion))
 	if f&FlagReply != 0 {

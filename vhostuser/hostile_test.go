@@ -28,11 +28,11 @@ func singleBody(r memRegion) []byte   { return peer.Append(nil, singleRegion{mem
 
 func zeros(n int) []byte { return make([]byte, n) }
 
-// at1T returns a region at 1 TiB, where a guest has no memory.
+// at1T returns the payload of ADD_MEM_REG and REM_MEM_REG for a region at 1 TiB, where a guest has no memory.
 func at1T(size, offset uint64) []byte { return singleBody(memRegion{1 << 40, size, 1 << 40, offset}) }
 
 // attack is what a hostile frontend does on a connection with two live rings. ends is the error with which
-// Serve must end; nil: the connection must go on.
+// Serve must end, or errHungUp if it must end without one; nil: the connection must go on.
 type attack struct {
 	name  string
 	bytes []byte
@@ -84,12 +84,12 @@ var attacks = []attack{
 	{"more descriptors than fit", raw(SetVringKick, Version, u64Body(0)...), strings.Repeat("event ", 9), ErrBadMessage,
 		"more than 8", nil},
 	{"most descriptors", raw(SetMemTable, Version, tableBody()...), strings.Repeat("guest ", 253), ErrBadMessage,
-		"more than 8", nil}, // SCM_MAX_FD
+		"more than 8", nil}, // 253 is the kernel's SCM_MAX_FD
 	{name: "descriptors with the rest of a header", ends: ErrBadMessage, says: "in the middle",
 		do: func(t *testing.T, g *guest, l *link) {
 			b := raw(SetVringKick, Version, u64Body(0)...)
 			l.write(t, g, b[:3], "")
-			l.waitRead(t) // otherwise one read takes both parts
+			l.waitRead(t) // otherwise one read could take both parts
 			l.write(t, g, b[3:], "event")
 		}},
 	{name: "descriptors with a payload", ends: ErrBadMessage, says: "in the middle",
@@ -147,7 +147,7 @@ var attacks = []attack{
 		tableBody(onePage, memRegion{8192, 4096, userBase + 8192, 2048})...), "guest guest", ErrMemory,
 		"SET_MEM_TABLE: 1: region at 0x2000: 0x1000 bytes from mmap offset 0x800: not whole pages", nil},
 
-	{name: "REM_MEM_REG with a descriptor", do: func(t *testing.T, g *guest, l *link) { // allowed, and closed
+	{name: "REM_MEM_REG with a descriptor", do: func(t *testing.T, g *guest, l *link) { // the Backend closes it
 		must(t, l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0))
 		must(t, l.command(RemMemReg, at1T(4096, 99), g.fd))
 	}},
@@ -191,7 +191,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests with need_reply that must be refused.
+// refusals are requests with need_reply that must be refused without an end of the connection.
 var refusals = []struct {
 	name    string
 	request Request
@@ -226,7 +226,8 @@ func wantRefused(t *testing.T, what string, err error) {
 	testkit.ErrorIs(t, err, ErrRefused, "%s", what)
 }
 
-// files opens descriptors of the kinds.
+// files returns a descriptor for each word in kinds: g's memory for "guest", else a new one, closed at the end of the
+// test.
 func (g *guest) files(t *testing.T, kinds string) (fds []int) {
 	t.Helper()
 	open := func(name string, mode int) int {
@@ -267,7 +268,7 @@ func (l *link) write(t *testing.T, g *guest, b []byte, files string) {
 	must(t, l.conn.sock.WriteFDs(b, g.files(t, files)))
 }
 
-// waitRead returns when the backend has read what was written.
+// waitRead returns when the backend has read all bytes that l has written.
 func (l *link) waitRead(t *testing.T) {
 	t.Helper()
 	raw, err := l.sock.SyscallConn()
@@ -279,10 +280,10 @@ func (l *link) waitRead(t *testing.T) {
 	}
 }
 
-// errHungUp stands for an end without an error.
+// errHungUp stands, in attack.ends, for an end of Serve without an error.
 var errHungUp = errors.New("hung up")
 
-// After each attack everything else still works.
+// After each attack the host serves another connection, and a connection to another host still works.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileFrontends(t *testing.T) {
@@ -316,7 +317,7 @@ func TestHostileFrontends(t *testing.T) {
 	}
 }
 
-// The answers fill the socket and Serve blocks in a write.
+// The answers fill the socket and Serve blocks in a write, which the end of its context ends.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
 	_, g, l := serving(t)
 	g.start(l, 2)
@@ -335,7 +336,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 			}
 		}
 	}()
-	// When the frontend's own writes block too, Serve has stopped reading.
+	// When the frontend's own writes block too, Serve has stopped reading, or will soon.
 	raw, err := l.sock.SyscallConn()
 	must(t, err)
 	for full := false; !full; {
@@ -351,7 +352,8 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 	}
 }
 
-// Requests have right and wrong sizes and numbers of descriptors.
+// Requests, known and unknown, have right and wrong sizes and numbers of descriptors. Serve ends without an error, or
+// with ErrBadMessage, ErrUnsupported or ErrMemory.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing behind.
 func TestHostileShapes(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // nil.
 func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space, log *slog.Logger) error {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
-	// A socket's file gets the mode that the socket has when it is bound (Linux net/unix/af_unix.c,
+	// A socket's file gets the mode that the socket has when it is bound, less the umask (Linux net/unix/af_unix.c,
 	// unix_bind_bsd).
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
@@ -29,7 +29,8 @@ func ListenAndServe(ctx context.Context, path string, d Device, space *dma.Space
 		return err
 	}
 	defer func() { _ = listener.Close() }() // also removes the socket
-	// After Close in another goroutine the descriptor might still be open when ListenAndServe returns.
+	// A deadline, not Close, ends Accept: after a Close in another goroutine the descriptor might still be open when
+	// ListenAndServe returns.
 	defer context.AfterFunc(ctx, func() { _ = listener.(*net.UnixListener).SetDeadline(time.Unix(1, 0)) })()
 	log.Info("listening", "socket", path)
 	backend := NewBackend(d, space, log)

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/peer"
 )
 
-// region is a piece of memory, and the identity of its file.
+// region is a piece of the frontend's memory, and the identity of its file.
 type region struct {
 	memRegion
 	file dma.FileID
@@ -27,10 +27,11 @@ type location struct {
 }
 
 // pageSize is the granularity of regions. QEMU shares RAM in sections of whole pages (hw/virtio/vhost.c,
-// vhost_commit).
+// vhost_region_add_section).
 const pageSize = 4096
 
-// check returns an error for a region that is not whole pages in an address space.
+// check returns an error for a region that is empty, goes beyond an address space, or does not consist of whole pages.
+// Its user address may lie within a page.
 func (r *memRegion) check() error {
 	switch last := r.Size - 1; {
 	case r.Size == 0:
@@ -59,7 +60,7 @@ func (r *memRegion) same(q *memRegion) bool {
 	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
 
-// translate finds [user, user+n), which must lie in one region.
+// translate returns where the user addresses [user, user+n) are; they must lie in one region, else it is ErrMemory.
 func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
@@ -71,10 +72,10 @@ func translate(regions []region, user, n uint64) (location, error) {
 		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// QEMU sends no region for memory without a descriptor, but the rings that lie in it.
+// QEMU sends no region for memory without a descriptor, but it does send the addresses of rings that lie in it.
 const shareHint = "is the guest's memory shared? QEMU: " + peer.ShareFlags
 
-// memoryError wraps an error of the space with shareHint.
+// memoryError wraps err, about a file or the space, with ErrMemory and shareHint. nil stays nil.
 func memoryError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -139,8 +140,9 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap changes the regions to next by calling apply. It stops rings that move before, and starts complete
-// rings after it.
+// remap replaces the session's regions by the regions in next, and calls apply, which changes the space. Before, it
+// stops the live rings with a part that is elsewhere, or missing, in the new regions. If apply fails, the regions stay.
+// Then, also in that case, it starts the complete rings that lie in the session's regions.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]
@@ -164,7 +166,7 @@ func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]
 		if _, e := r.locate(s.regions); e != nil || !r.complete() {
-			continue // its memory may come with the next message
+			continue // its memory, or the rest of its description, may come with a later message
 		}
 		if e := s.startRing(i); e != nil {
 			s.log.Warn("vhost-user queue did not start again", "queue", i, "error", e)

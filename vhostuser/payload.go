@@ -44,15 +44,16 @@ type vringState struct {
 type vringAddr struct {
 	Index uint32 // offset 0
 	Flags uint32 // 4
-	Desc  uint64 // 8: user addresses
-	Used  uint64 // 16
-	Avail uint64 // 24
+	Desc  uint64 // 8: user address
+	Used  uint64 // 16: user address
+	Avail uint64 // 24: user address
 	Log   uint64 // 32: guest address for logging
 }
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-// In the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR bits 0 to 7 are the ring.
+// In the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR bits 0 to 7 are the ring's index; vringNoFD is set
+// if no descriptor comes with the message.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
 
 // memRegion is "Memory region description".
@@ -101,7 +102,7 @@ type configHead struct {
 	Flags  uint32 // 8: 0 for writable fields, 1 for live migration
 }
 
-// decodeConfig decodes "Virtio device config space".
+// decodeConfig decodes "Virtio device config space". data is a part of b.
 func decodeConfig(b []byte) (head configHead, data []byte, err error) {
 	if len(b) < configHeadLen {
 		return head, nil, fmt.Errorf("payload of %d bytes: %w", len(b), ErrBadMessage)

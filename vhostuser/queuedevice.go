@@ -77,7 +77,8 @@ func (d *QueueDevice) StartQueue(v Vring) error {
 	return nil
 }
 
-// StopQueue stops the queue's goroutine, and closes the queue.
+// StopQueue stops the queue's goroutine, closes the queue, and returns its Base. A queue that is not started is an
+// error.
 func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	w := d.workers[index]
 	if w == nil {
@@ -89,7 +90,8 @@ func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	return w.queue.Base(), nil
 }
 
-// SetCall makes the queue use another call eventfd, and fire it once.
+// SetCall makes the queue use another call eventfd, -1 for none, and fire it once. If the queue is not started, SetCall
+// closes fd and returns an error.
 func (d *QueueDevice) SetCall(index, fd int) error {
 	w := d.workers[index]
 	if w == nil {
@@ -99,7 +101,8 @@ func (d *QueueDevice) SetCall(index, fd int) error {
 	return w.SetCall(fd)
 }
 
-// EnableQueue lets the queue's goroutine run, or makes it wait.
+// EnableQueue lets the queue's goroutine process the ring, or makes it wait. If the queue is not started, this holds
+// from its start on.
 func (d *QueueDevice) EnableQueue(index int, on bool) error {
 	d.enabled[index] = on
 	if w := d.workers[index]; w != nil {

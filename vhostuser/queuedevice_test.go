@@ -28,13 +28,13 @@ func (q *fakeQueue) Process() error {
 	q.taken.Add(1)
 	select {
 	case q.processed <- struct{}{}:
-	default: // an endless queue may send more tokens than are read
+	default: // the channel is full: an endless queue may send more tokens than the test reads
 	}
 	return q.fail
 }
 
 func (q *fakeQueue) Publish() bool { return true }
-func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // of a split ring
+func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // a split ring's has 16 bits
 func (q *fakeQueue) Close()        { q.closed.Store(true) }
 
 type queueHost struct {
@@ -125,7 +125,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	f := q.queues[0]
 	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
-	// The answer comes after all earlier requests were handled.
+	// The answer to GET_STATUS comes after all earlier requests were handled.
 	q.must(q.SetStatus(1))
 	if s, err := q.GetStatus(); err != nil || s != 1 {
 		t.Fatalf("status %d, %v", s, err)
@@ -181,7 +181,7 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	q.serveOne(0, q.kick) // without a call eventfd nothing blocks
 }
 
-// Neither full calls nor an endless ring block Serve.
+// Neither a call eventfd whose counter is full nor an endless ring block Serve.
 //
 // Invariant: vhostuser: Whatever the peer does to its rings and eventfds, except making an eventfd blocking
 // while it is used, a queue of a QueueDevice can be stopped.
@@ -194,7 +194,7 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q.must(q.SetEnable(0, true))
 	q.queues[0].pending.Add(1)
 	q.signal(q.kick)
-	_, err = q.GetVringBase(0) // the worker blocks in a call
+	_, err = q.GetVringBase(0) // the worker blocks in a call, or soon would
 	q.must(err)
 
 	q.queues[1].endless.Store(true)
@@ -235,7 +235,8 @@ func TestQueueDeviceRefusesARingWithoutKick(t *testing.T) {
 	<-q.queues[0].processed
 }
 
-// A queue that is not open: its descriptors are closed, and each call for it is an error.
+// If Open fails, StartQueue closes the descriptors. For a queue that is not started, SetCall and StopQueue return
+// errors, and SetCall closes its descriptor.
 func TestQueueDeviceWithoutAQueue(t *testing.T) {
 	testkit.CheckFDs(t)
 	bad := errors.New("no such ring")

@@ -40,7 +40,7 @@ func TestUnacceptedOffer(t *testing.T) {
 		t.Error("a request that is none")
 	}
 	offered("ended for an error", "")
-	l = h.connect() // a reset is no refusal
+	l = h.connect() // a reset after SET_FEATURES does not refuse the offer
 	l.negotiate(t, allProtocol)
 	must(t, l.ResetDevice())
 	must(t, l.HangUp())

@@ -14,7 +14,7 @@ func TestServeResets(t *testing.T) {
 	must(t, l.ResetDevice())
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
 	testkit.Equal(t, "regions after a reset", len(h.Space.Regions()), 1)
-	must(t, l.SetVringKick(0, g.vring(0).Kick)) // the reset cleared the rest of the ring's description
+	must(t, l.SetVringKick(0, g.vring(0).Kick)) // starts nothing: the reset cleared the rest of the ring's description
 	h.WantCalls()
 	must(t, l.ResetDevice())
 	h.WantCalls("Reset")

@@ -12,7 +12,7 @@ import (
 type ringLocation struct{ desc, avail, used location }
 
 // ring is a virtqueue as the frontend described it. The session owns the eventfds kick, call and err, -1 for
-// none; the device has duplicates.
+// none; while the ring is live, the device has duplicates.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
@@ -22,9 +22,9 @@ type ring struct {
 	base            uint32
 	enabled         bool
 
-	live    bool         // the device has started it
-	located ringLocation // of a live ring
-	ran     bool         // the device has started it since haveKick
+	live    bool         // the device has started it, and not stopped it since
+	located ringLocation // where its parts were when the device started it last
+	ran     bool         // the device has started it since the last stopRing
 }
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
@@ -32,7 +32,8 @@ func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 // complete reports whether the frontend has sent size, addresses and kick of the ring.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
-// locate finds the three parts of the ring, each in a single region (virtio 1.3, 2.7; with VIRTIO_F_EVENT_IDX).
+// locate finds the three parts of the ring (virtio 1.3, 2.7), always with the fields of VIRTIO_F_EVENT_IDX. A part that
+// does not lie in a single region is ErrMemory.
 func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
@@ -62,7 +63,7 @@ func (s *session) anyLive() bool {
 	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
 }
 
-// startRing makes the device start a complete ring.
+// startRing makes the device start ring i if it is complete and not live.
 func (s *session) startRing(i int) error {
 	r := &s.rings[i]
 	if r.live || !r.complete() {
@@ -91,7 +92,7 @@ func (s *session) startRing(i int) error {
 	return nil
 }
 
-// pauseRing makes the device stop a ring.
+// pauseRing makes the device stop ring i if it is live, and stores its base.
 func (s *session) pauseRing(i int) error {
 	r := &s.rings[i]
 	if !r.live {
@@ -103,7 +104,8 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// whilePaused calls f to change ring i, which is stopped meanwhile. A complete ring then starts.
+// whilePaused stops ring i if it is live, calls f to change it, also if it did not stop well, and starts it if it is
+// complete then.
 func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
@@ -129,7 +131,8 @@ func (s *session) whileAllPaused(f func() error) (err error) {
 	return cmp.Or(errs...)
 }
 
-// stopRing stops a ring until the next SET_VRING_KICK. It closes the call eventfd too, as other backends do.
+// stopRing stops a ring until the next SET_VRING_KICK. It closes the call eventfd too, as libvhost-user does
+// (vu_get_vring_base_exec).
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -139,7 +142,8 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing keeps the eventfd err: QEMU sends it only once, before it resets the device.
+// resetRing stops and disables ring i, and forgets its description. It keeps the eventfd err: QEMU sends it only once,
+// before it resets the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -170,7 +174,7 @@ func (s *session) enableAll(on bool) (err error) {
 	return err
 }
 
-// withState wraps a handler of requests with a vringState for ring r.
+// withState returns a handler that decodes a vringState and passes it to handle with its ring.
 func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		v := peer.Decode[vringState](m.body)
@@ -225,7 +229,8 @@ func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error
 	return peer.Append(nil, v), nil
 }
 
-// withFD wraps a handler of requests with an eventfd for ring i, which handle owns; -1 is none.
+// withFD returns a handler that passes the ring that a request names and its eventfd to handle, which owns the eventfd;
+// -1 is none.
 func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 	return func(s *session, m *message) ([]byte, error) {
 		i, want := int(uint8(m.u64())), 1
@@ -268,7 +273,7 @@ func (s *session) setVringErr(i int, r *ring, fd int) error {
 	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// giveEventFD passes a duplicate of fd to the device if ring i is live.
+// giveEventFD passes a duplicate of fd to the device by set if ring i is live.
 func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil

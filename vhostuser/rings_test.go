@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A ring that does not start again with new features does not stop the others.
+// A ring that does not start again with new features does not stop the others, nor do features that the device refuses.
+// RESET_OWNER disables the other rings beside one that the device does not disable.
 func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 	boom := errors.New("boom")
 	all, fewer := u64Body(testFeatures|FeatureProtocol), u64Body(testFeatures&^(1<<5)|FeatureProtocol)
@@ -38,7 +39,7 @@ func TestRingsGoOnBesideOneThatDoesNotStart(t *testing.T) {
 		lives(h, true, false, true)
 		h.OnCall(nil)
 		v := g.vring(1)
-		must(t, l.SetVringAddr(1, v.Desc, v.Avail, v.Used)) // the same addresses again
+		must(t, l.SetVringAddr(1, v.Desc, v.Avail, v.Used)) // the same addresses again start the ring
 		lives(h, true, true, true)
 		h.Take()
 		must(t, l.command(SetFeatures, fewer))

@@ -2,13 +2,14 @@ package vhostuser
 
 import "fmt"
 
-// answer is how the Backend answers a request; the zero value: only by REPLY_ACK.
+// answer is how the Backend answers a request. With the zero value it only sends an acknowledgement, if one is due
+// (REPLY_ACK).
 type answer uint8
 
 const (
-	// also by REPLY_ACK; without it a failure ends the connection: both ends would disagree
+	// as with the zero value, but any failure ends the connection if no acknowledgement is due: both ends would disagree
 	mustSucceed answer = iota + 1
-	ownReply           // by a reply of the request's own, never by REPLY_ACK
+	ownReply           // by a reply of the request's own, and no acknowledgement, if the request is served
 )
 
 // span is a range of allowed numbers.
@@ -29,9 +30,9 @@ type rule struct {
 	body     span   // bytes of payload
 	fds      span   // descriptors in the ancillary data
 	answer   answer
-	needs    ProtocolFeatures // features that the device must offer; GET_QUEUE_NUM may come before they are acked
+	needs    ProtocolFeatures // features that must be offered, but need not be acked: GET_QUEUE_NUM may come earlier
 	handle   handler
-	unserved string // why the Backend refuses a known request
+	unserved string // why the Backend refuses the request; empty: it serves it
 }
 
 // rules are indexed by request.

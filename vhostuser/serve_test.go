@@ -39,7 +39,7 @@ func TestServeLifeOfARing(t *testing.T) {
 		"StopQueue 0",
 	)
 	l.wantBase(t, 0, 21)
-	// QEMU repeats the whole setup to start a ring again.
+	// QEMU repeats the whole setup to start a ring again; the kick eventfd alone starts it.
 	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
 	h.WantCalls()
 	must(t, l.SetVringKick(0, v.Kick))
@@ -48,7 +48,8 @@ func TestServeLifeOfARing(t *testing.T) {
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
 }
 
-// TestServeQEMUSequence replays what QEMU 11.1.2 sends for two queue pairs.
+// TestServeQEMUSequence replays requests of QEMU 11.1.2 with two queue pairs: as it connects, starts the device,
+// stops and resets it, and passes on the next driver's features.
 func TestServeQEMUSequence(t *testing.T) {
 	h, g, l := serving(t)
 	send := func(r Request, flags Flags, body []byte, fds []int) {
@@ -78,7 +79,7 @@ func TestServeQEMUSequence(t *testing.T) {
 	feats := u(testFeatures | FeatureProtocol)
 	vr := []VringSetup{g.vring(0), g.vring(1), g.vring(2), g.vring(3)}
 
-	for pair := range uint32(2) { // net_init: chr_event OPENED, once per pair
+	for pair := range uint32(2) { // at the chardev's OPENED event QEMU does this for each pair
 		ask(GetFeatures, nil, feats)
 		ask(GetProtocolFeatures, nil, u(uint64(allProtocol)))
 		tell(SetProtocolFeatures, u(uint64(allProtocol&^ProtocolConfig)))
@@ -95,7 +96,7 @@ func TestServeQEMUSequence(t *testing.T) {
 			tell(SetOwner, nil)
 		}
 		ask(GetFeatures, nil, feats)
-		for i := 2 * pair; i < 2*pair+2; i++ { // masked notifiers
+		for i := 2 * pair; i < 2*pair+2; i++ { // QEMU: call is its masked notifier, err its error notifier
 			need(SetVringCall, u(uint64(i)), vr[i].Call)
 			need(SetVringErr, u(uint64(i)), vr[i].Call)
 		}
@@ -104,14 +105,14 @@ func TestServeQEMUSequence(t *testing.T) {
 	reset := func() {
 		t.Helper()
 		tell(ResetDevice, nil)
-		for i := range uint32(4) { // only the first pair until the guest asks for more
+		for i := range uint32(4) { // QEMU enables only the first pair until the guest asks for more
 			need(SetVringEnable, state(i, 1-i/2))
 		}
 	}
 	reset()
 	h.WantCalls("Reset", "EnableQueue 0 true", "EnableQueue 1 true")
 	need(NetSetMTU, u(1500))
-	for pair := range uint32(2) { // DRIVER_OK: vhost_net_start
+	for pair := range uint32(2) { // at DRIVER_OK: QEMU's vhost_net_start, for each pair
 		need(SetVringEnable, state(2*pair, 1))
 		need(SetVringEnable, state(2*pair+1, 1))
 		tell(SetFeatures, feats)
@@ -148,7 +149,7 @@ func TestServeQEMUSequence(t *testing.T) {
 		}
 	}
 	h.mu.Unlock()
-	for i := range uint32(4) { // vhost_net_stop
+	for i := range uint32(4) { // as QEMU's vhost_net_stop does
 		ask(GetVringBase, state(i, 0), state(i, 0))
 	}
 	tell(SetStatus, u(0))
@@ -157,7 +158,7 @@ func TestServeQEMUSequence(t *testing.T) {
 	reset()
 	h.WantCalls("EnableQueue 0 false", "EnableQueue 1 false", "EnableQueue 2 false", "EnableQueue 3 false", "Reset",
 		"EnableQueue 0 true", "EnableQueue 1 true")
-	tell(SetFeatures, feats) // the next driver, with the same features
+	tell(SetFeatures, feats) // QEMU passes on that the next driver acks the same features
 	ask(GetStatus, nil, u(0))
 	h.WantCalls(fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol))
 }
@@ -169,7 +170,7 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	}
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	must(t, l.SetupVring(g.vring(0)))
-	must(t, l.command(ResetOwner, nil)) // the frontend could not enable them again
+	must(t, l.command(ResetOwner, nil)) // does nothing: without bit 30 the frontend could not enable the rings again
 	_, err := l.queryU64(GetFeatures)   // after its answer all requests before have been handled
 	must(t, err)
 	h.WantCalls(
@@ -180,7 +181,7 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	)
 }
 
-// Replacing a table waits at most once for the workers inside the space.
+// SET_MEM_TABLE, which replaces all regions, waits at most once for workers inside the space.
 func TestServeWaitsOnceForATable(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, 0)
@@ -310,13 +311,14 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)
 	v := g.vring(0)
-	wantRefused(t, "ring without memory", l.SetupVring(v)) // refused, but remembered
+	wantRefused(t, "ring without memory", l.SetupVring(v)) // its kick is refused, but the ring is remembered
 	h.Take()
 	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
 	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 }
 
-// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for such memory.
+// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory that is not shared. The backend logs the
+// remedy when a ring lies there.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol&^ProtocolReplyAck)
@@ -358,7 +360,7 @@ func TestServeSmallRequests(t *testing.T) {
 	}
 	for _, err := range []error{
 		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b),
-		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // for migration
+		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // flags 1: for live migration
 	} {
 		wantRefused(t, "configuration", err)
 	}
@@ -373,7 +375,7 @@ func TestServeReportsFailures(t *testing.T) {
 	for _, c := range []struct {
 		method string
 		do     func(g *guest, l *link) error
-		ends   bool // without REPLY_ACK
+		ends   bool // without REPLY_ACK the failure ends the connection
 	}{
 		{"SetFeatures",
 			func(_ *guest, l *link) error { return l.command(SetFeatures, u64Body(FeatureVersion1)) }, true},
@@ -394,7 +396,7 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					// the last request that the backend acknowledges
+					// the last request of this connection that the backend acknowledges
 					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}
@@ -444,7 +446,7 @@ func TestServeOneConnectionAtATime(t *testing.T) {
 	h.works(l)
 }
 
-// TestServeEndsOnAFault: a frontend truncates its memory.
+// TestServeEndsOnAFault: a frontend truncates its memory, and the device then reads it.
 func TestServeEndsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 1)
@@ -462,7 +464,7 @@ func TestServeStartsOnAFault(t *testing.T) {
 	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
-	_ = l.SetupVring(g.vring(0)) // the device returns an error for the ring
+	_ = l.SetupVring(g.vring(0)) // the device notes that it cannot read the ring, for ClearErrors below
 	l.WantEnd(dma.ErrFault)
 	h.ClearErrors()
 }

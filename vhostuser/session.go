@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// unservedFeatures are ring features that this package does not implement.
+// unservedFeatures are never offered, even if the Device has them: this package does not implement them.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
 // session is one connection, used only by the goroutine of Serve.
@@ -22,15 +22,15 @@ type session struct {
 	msg   message
 
 	offered    ProtocolFeatures
-	protocol   ProtocolFeatures // acked
-	features   uint64           // acked, with bit 30 if it was acked
-	haveFeats  bool             // SetFeatures has succeeded since the start, the last reset or status 0
+	protocol   ProtocolFeatures // acked by the frontend
+	features   uint64           // acked by the last SET_FEATURES that the device took, with bit 30 if it was acked
+	haveFeats  bool             // Device.SetFeatures has succeeded since the start, the last RESET_DEVICE or status 0
 	asked      bool             // the frontend sent GET_FEATURES
-	accepted   bool             // a SET_FEATURES of the frontend succeeded
+	accepted   bool             // the features of a SET_FEATURES were accepted, even if enabling the rings then failed
 	unreached  bool             // a request was refused for an ErrMemory, and the regions have not changed since
 	rings      []ring
 	regions    []region
-	backendReq int // channel for requests of the Backend, which sends none
+	backendReq int // channel for the Backend's requests, but it makes no requests; -1: no channel
 	refusals   peer.Refusals
 }
 
@@ -156,7 +156,8 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 	return replyU64(uint64(len(s.rings)))
 }
 
-// setBackendReqFD keeps the channel open, as the frontend watches it.
+// setBackendReqFD keeps the channel open, as the frontend watches it, until the next one comes or the connection
+// ends.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
 	s.space.Discard(s.backendReq)
 	s.backendReq = m.fds.Take(0)
@@ -180,7 +181,8 @@ func (s *session) sendRARP(m *message) ([]byte, error) {
 }
 
 // getConfig: "vhost-user back-end's payload size MUST match the front-end's request, vhost-user
-// back-end uses zero length of payload to indicate an error".
+// back-end uses zero length of payload to indicate an error": here one of the Device. A malformed request ends the
+// connection.
 func (s *session) getConfig(m *message) ([]byte, error) {
 	head, data, err := decodeConfig(m.body)
 	if err != nil {
@@ -195,7 +197,7 @@ func (s *session) getConfig(m *message) ([]byte, error) {
 }
 
 // setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless the live
-// migration bit is set".
+// migration bit is set". The Device has to refuse such fields; setConfig refuses that bit, and any other flag.
 func (s *session) setConfig(m *message) ([]byte, error) {
 	head, data, err := decodeConfig(m.body)
 	if err != nil {
@@ -209,7 +211,8 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
 
-// 0 is a reset (virtio 1.3, 2.1) only if RESET_DEVICE was not negotiated: QEMU sends 0 also at QMP stop.
+// setStatus stops the rings at status 0. Status 0 also resets the device (virtio 1.3, 4.1.4.3.1), but only if the
+// protocol feature RESET_DEVICE was not negotiated: QEMU sends 0 also at QMP stop.
 func (s *session) setStatus(m *message) ([]byte, error) {
 	st := m.u64()
 	if st > 0xff {
@@ -243,7 +246,7 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it to disable
-// all rings". Rings that the frontend could not enable again stay enabled.
+// all rings". It is ignored while the acked features lack bit 30, as the frontend could not enable the rings again.
 func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil

@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Worker calls a function after kicks of a started queue, on a separate goroutine, where a fault in mapped
-// memory is a panic (for dma.Recover). It owns the queue's eventfds. The methods except Call are for the
-// goroutine of Serve.
+// Worker calls a function after kicks of a started queue (when exactly: StartWorker), on a separate goroutine, where
+// a fault in mapped memory is a panic (for dma.Recover). It owns the queue's eventfds. The methods except Call are for
+// the goroutine of Serve.
 type Worker struct {
 	kick    *os.File // the kick eventfd; Stop closes it, which ends the goroutine
 	call    atomic.Pointer[os.File]
@@ -23,10 +23,12 @@ type Worker struct {
 }
 
 // StartWorker starts a Worker for the queue v, enabled or not. While it is enabled, the worker calls kicked at the
-// first kick, or at once if v.Running, and then after kicks; several kicks may lead to one call. kicked must
-// process a bounded part of the ring, and return true if chains are left: then the worker calls it again.
+// first kick, or at once if v.Running, and then after kicks; several kicks may lead to one call, and a kick that
+// comes while the worker is disabled counts once it is enabled. kicked must process a bounded part of the ring, and
+// return true if chains are left: then the worker calls it again.
 //
-// v's descriptors belong to the Worker, also after an error. A queue without a kick eventfd is an error.
+// StartWorker takes v's descriptors over: it closes v.Err, and after an error all three. A queue without a kick
+// eventfd is an error.
 func StartWorker(v Vring, enabled bool, kicked func(w *Worker) (more bool)) (*Worker, error) {
 	scm.Close(v.Err)
 	w := &Worker{kick: os.NewFile(uintptr(v.Kick), "kick"), done: make(chan struct{})} // kick: nil if v.Kick is -1
@@ -55,20 +57,21 @@ func (w *Worker) Call() {
 	_, _ = w.call.Load().Write(one[:]) // on a nil or closed file Write only returns an error
 }
 
-// SetCall makes the worker use another call eventfd, -1 for none, and fire it once.
+// SetCall replaces the call eventfd by fd, -1 for none, which the Worker then owns. The worker fires it once, before
+// its next wait for a kick.
 func (w *Worker) SetCall(fd int) error {
 	_ = w.call.Swap(os.NewFile(uintptr(fd), "call")).Close()
 	w.callDue.Store(true)
 	return w.wake()
 }
 
-// Enable lets the worker run, or makes it wait.
+// Enable lets the worker call its function, or makes it wait once a call that is running has returned.
 func (w *Worker) Enable(on bool) error {
 	w.enabled.Store(on)
 	return w.wake()
 }
 
-// Stop ends the worker, waits for kicked, and closes the eventfds.
+// Stop closes the eventfds, and returns when the worker has ended: a call of its function that is running ends first.
 func (w *Worker) Stop() {
 	w.close()
 	<-w.done
@@ -96,7 +99,8 @@ func (w *Worker) run(now bool, kicked func(w *Worker) bool) {
 // wake interrupts the goroutine's wait for a kick.
 func (w *Worker) wake() error { return w.kick.SetReadDeadline(time.Unix(1, 0)) }
 
-// wait fires a call that is due, and waits for a kick (true) or for wake (false).
+// wait fires a call that is due, and waits for a kick (true) or for wake (false). It returns an error if kick cannot
+// be read, as after Stop.
 func (w *Worker) wait() (kicked bool, err error) {
 	if w.callDue.Swap(false) {
 		w.Call()

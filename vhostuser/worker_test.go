@@ -18,8 +18,8 @@ type kicked struct {
 	BaseDevice
 	enabled bool
 	worker  *Worker
-	more    atomic.Int32 // how often the function reports that chains are left
-	took    chan bool    // gets a value at each call, if it has room
+	more    atomic.Int32 // how often the worker's function is still to report that chains are left; 0 or less: never
+	took    chan bool    // gets a value each time the worker calls the function, if it has room
 }
 
 func (k *kicked) MaxQueues() int { return 1 }
@@ -65,7 +65,7 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	q.must(q.AddMemory(q.mem.fd, 0, userBase, guestSize, 0))
 	q.kick, q.call = eventfd(t), eventfd(t)
 	q.setup(0, q.kick, q.call)
-	q.signal(q.kick) // disabled: the worker waits
+	q.signal(q.kick) // the queue is disabled: the worker waits
 	q.must(q.SetStatus(4))
 	if s, err := q.GetStatus(); err != nil || s != 4 || len(dev.took) != 0 {
 		t.Errorf("status %d, %v, %d calls", s, err, len(dev.took))
@@ -74,15 +74,15 @@ func TestWorkerCallsItsFunctionForEachKick(t *testing.T) {
 	<-dev.took
 	q.waitCall(q.call)
 	other := eventfd(t)
-	q.must(q.SetVringCall(0, other)) // while the worker runs
-	q.waitCall(other)                // an earlier call may have gone to the old eventfd
+	q.must(q.SetVringCall(0, other)) // while the worker is started
+	q.waitCall(other)                // fired once, as an earlier call may have gone to the old eventfd
 	dev.more.Store(2)
 	q.signal(q.kick)
 	for range 3 {
 		<-dev.took
 	}
 	q.waitCall(other)
-	dev.more.Store(1 << 30) // a function that always reports more cannot prevent the end
+	dev.more.Store(1 << 30) // the worker can be stopped even if its function always reports more
 	q.signal(q.kick)
 	if base, err := q.GetVringBase(0); err != nil || base != 7 {
 		t.Errorf("base %d, %v", base, err)

@@ -28,7 +28,8 @@ func TestBaseOfASplitRing(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, r.conf)), ErrBadRing, "base 0x10000")
 }
 
-// A Base must not be an operand of an operator, not even of == and !=.
+// In files of these folders that import vhostuser or virtq, and in vhostuser, tests excepted, an expression whose name
+// is Base or base, or its State, must not be an operand of an operator, not even of == and !=.
 func TestNobodyComputesWithABase(t *testing.T) {
 	files := 0
 	for _, dir := range []string{"../internal/nic", "../vhostuser", "../internal/driver", "../internal/lab", "../cmd"} {

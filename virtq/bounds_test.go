@@ -12,7 +12,7 @@ import (
 
 const pagesIOVA = 1 << 32
 
-// shatter gives the guest n adjacent regions of one page.
+// shatter gives the guest, besides its other memory, n adjacent regions of one page each, from pagesIOVA on.
 func (g *guest) shatter(t testing.TB, n int) {
 	t.Helper()
 	maps := g.maps()
@@ -83,7 +83,8 @@ func TestTableMayBeLongerThanItsRing(t *testing.T) {
 	}
 }
 
-// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around each limit.
+// TestChainCostIsBounded walks chains of a ring of 32768 over 8192 regions, around the limits of descriptors, tables
+// and segments.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and a long list is freed when a
 // short chain follows.
@@ -298,7 +299,7 @@ func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	g.echo(t)
 }
 
-// BenchmarkLongestChain measures the most expensive chains.
+// BenchmarkLongestChain measures Peek of chains of MaxDescriptors descriptors, with up to MaxSegments segments.
 func BenchmarkLongestChain(b *testing.B) {
 	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments per descriptor
 		b.Run(fmt.Sprintf("%d segments", per*MaxDescriptors), func(b *testing.B) {

@@ -18,12 +18,12 @@ type Chain struct {
 	InFirst uint32 // bytes of In in the first non-empty writable buffer
 	Empty   int    // number of empty buffers, which have no segment
 	Descs   int    // descriptors of the ring's table that the chain takes; invalid with a Fault
-	// Fault is the error for memory of the chain that the device cannot reach: dma.ErrUnmapped, dma.ErrAccess or
-	// dma.ErrNotShared. Such a chain has no buffers.
+	// Fault, if not nil, is the error for memory of the chain that the device cannot reach. It wraps dma.ErrUnmapped,
+	// dma.ErrAccess or dma.ErrNotShared. Such a chain has no buffers.
 	Fault error
 }
 
-// Trim empties the chain's lists, and frees their memory if a chain made them long.
+// Trim empties the chain's lists, and frees a list that has room for more than dma.KeepSegments.
 func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
 
 // Config describes a split ring.
@@ -31,19 +31,19 @@ type Config struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // IOVAs
 	Base              Base   // where the ring goes on
-	Indirect          bool   // VIRTIO_F_INDIRECT_DESC
-	EventIdx          bool   // VIRTIO_F_EVENT_IDX
+	Indirect          bool   // VIRTIO_F_INDIRECT_DESC was negotiated
+	EventIdx          bool   // VIRTIO_F_EVENT_IDX was negotiated
 }
 
 // Device is the device's end of a split virtqueue.
 //
 // Peek takes a chain; the owner may hold several. Commit stages a chain's return, in any order. Publish shows
-// the driver the chains committed since the last Publish, by one store. Rewind and PutBack make the chains that
-// were peeked last available again.
+// the driver the chains committed since the last Publish, by one store of used.idx. Rewind makes the chains that
+// were peeked last available again, PutBack only the last one.
 //
-// After an error Peek and Load return that error; the owner can still commit and publish chains that it has
-// peeked before. A fault of ring memory is such an error. A translation miss (dma.ErrMiss) does not stop the
-// queue: the call can be repeated once the IOTLB has the entry.
+// After an error that stopped the queue, Peek and Load return that error; until Close the owner can still commit and
+// publish chains that it has peeked before, if ring memory has not faulted. A fault of ring memory stops the queue. A
+// translation miss (dma.ErrMiss) does not: the call can be repeated once the IOTLB has the entry.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -55,8 +55,8 @@ type Device struct {
 	order []taken // the taken chains by number, modulo its length
 
 	next   pos           // position of the chain that is peeked next
-	number uint32        // of the chain at next: how many chains were taken before it
-	known  uint32        // the chains below this number are available
+	number uint32        // of the chain at next: how many chains before it were taken and not rewound
+	known  uint32        // the chains from number to known-1 are available
 	done   uint32        // how many chains were published
 	staged []usedElement // committed, not yet published
 }
@@ -67,8 +67,8 @@ type taken struct {
 	head uint16
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. It returns chains from the used.idx found in
-// memory on, enables kicks, and calls dma.Guard for the calling goroutine.
+// NewDevice pins the ring's memory, checks its size and alignment, enables kicks, and calls dma.Guard for the calling
+// goroutine. The Device writes used elements from the used.idx on that NewDevice finds in memory.
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	r, err := pinSplit(s, c)
 	if err != nil {
@@ -77,7 +77,7 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	return newDevice(s, c, r)
 }
 
-// newDevice returns a Device of a ring of any format.
+// newDevice returns a Device of the ring r, of any format. After an error r is closed.
 func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
 	q := &Device{size: c.Size, ring: r, open: true}
 	q.held = make([]bool, c.Size)
@@ -119,11 +119,11 @@ func (q *Device) Close() {
 	}
 }
 
-// Err is the error that stopped the queue, or nil.
+// Err is the error that stopped the queue, or nil. After Close it is an ErrMisuse, if the queue had not stopped before.
 func (q *Device) Err() error { return q.err }
 
-// Peek loads the next available chain into c, or returns false if there is none. The caller must be inside the
-// space's epoch, and the segments are valid until it leaves the epoch.
+// Peek loads the next available chain into c. It returns false if there is none, and with an error. The caller must be
+// inside the space (dma.Space.Enter), and the segments are valid until it leaves the space.
 func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	if q.err != nil {
 		return false, q.err
@@ -169,7 +169,7 @@ func (q *Device) stop(err error) {
 	}
 }
 
-// take is Peek without a guard against faults.
+// take does the work of Peek, whose caller handles faults and the sticky error.
 func (q *Device) take(c *Chain) (ok bool, err error) {
 	if q.number == q.known {
 		if ok, err = q.refresh(); !ok {
@@ -192,7 +192,7 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 	return true, nil
 }
 
-// refuse empties a bad chain and returns err, or, if err is nil, the error of a head in use.
+// refuse empties c, whose chain is not taken, and returns err, or, if err is nil, the error of a head in use.
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {
@@ -213,7 +213,8 @@ func (q *Device) refresh() (some bool, err error) {
 	return n > 0, err
 }
 
-// Load walks a chain again that the owner has peeked and not yet committed.
+// Load reads into c again a chain that the owner has peeked and not yet committed. The caller must be inside the space,
+// as for Peek.
 func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
@@ -342,8 +343,8 @@ func (q *Device) DisableKick() {
 // sleeps.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
-// EnableKickBeyond asks the driver for a kick once more than n chains are available (or at each chain, without
-// VIRTIO_F_EVENT_IDX). If it returns true, the owner must peek before it sleeps.
+// EnableKickBeyond asks the driver for a kick once more than n chains are available (without VIRTIO_F_EVENT_IDX: each
+// time the driver makes chains available). If it returns true, the owner must peek before it sleeps.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true
@@ -365,7 +366,8 @@ func (q *Device) Pending() (some bool) {
 	return some
 }
 
-// Available returns how many chains are available, without checking them.
+// Available returns how many chains Peek has yet to take, without checking them; 0 if the queue is stopped or avail.idx
+// is invalid.
 func (q *Device) Available() (n int) {
 	if q.err != nil {
 		return 0

@@ -14,17 +14,18 @@ type Buf struct {
 // DriverConfig describes a ring for NewDriver.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // at least Layout's total, 16-aligned, shared with the device; NewDriver clears it
-	Addr uint64 // IOVA of Mem
+	Mem  []byte // at least Layout's total, which NewDriver clears; 16-aligned, shared with the device
+	Addr uint64 // IOVA of Mem, 16-aligned
 	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC).
 	Indirect     []byte
 	IndirectAddr uint64 // IOVA of Indirect
-	EventIdx     bool   // VIRTIO_F_EVENT_IDX
+	EventIdx     bool   // VIRTIO_F_EVENT_IDX was negotiated
 	// Emulated must be set if QEMU may emulate the driver's processor (index.go).
 	Emulated bool
 }
 
-// Used is a chain that the device returned. Len is how many bytes the device reports to have written.
+// Used is a chain that the device returned. Len is how many bytes the device reports to have written;
+// 0 if it could write none.
 type Used struct {
 	Cookie uint32
 	Len    uint32
@@ -49,12 +50,12 @@ type Driver struct {
 	added  uint64 // chains added; the low 16 bits are the next avail.idx
 	shown  uint64 // chains published
 	polled uint64 // used chains that Poll has fetched
-	seen   uint16 // the value of used.idx that the driver read last
+	seen   uint16 // the value of used.idx that Poll read last
 }
 
-// slot describes a chain in flight.
+// slot describes a chain that is in flight: added, and not yet fetched by Poll.
 type slot struct {
-	seq    uint64 // value of Driver.added when the chain was added
+	seq    uint64 // how many chains were added before
 	cookie uint32
 	in     uint32 // bytes the device may write
 	descs  uint16 // descriptors of the ring that the chain takes; 0: not in flight
@@ -95,7 +96,8 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 	return d, nil
 }
 
-// Add puts a chain into the ring. If too few descriptors are free, it returns ErrFull.
+// Add puts a chain into the ring, which Publish shows to the device. It returns ErrFull if too few descriptors are
+// free, ErrBadBuf for a chain that can never be added.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
 	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
@@ -154,7 +156,7 @@ func (d *Driver) addDirect(out, in []Buf) {
 	put(in, flagWrite)
 }
 
-// addTable writes the chain into the head's indirect table (2.7.5.3).
+// addTable writes the chain into the head's indirect table (2.7.5.3), and makes the head's descriptor refer to it.
 func (d *Driver) addTable(head uint16, out, in []Buf) {
 	n := len(out) + len(in)
 	first := int(head) * d.perTable

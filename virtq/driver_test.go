@@ -137,7 +137,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 	}
 }
 
-// Some devices write a length for a chain they can only read.
+// Some devices write a length for a chain they can only read: Poll returns 0.
 func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, false, false)
@@ -152,7 +152,7 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	polls(t, d, Used{7, 0})
 }
 
-// TestRingGoesOnAfterReconnect: a second device goes on where the first stopped.
+// TestRingGoesOnAfterReconnect: a new Device goes on where the one before stopped.
 func TestRingGoesOnAfterReconnect(t *testing.T) {
 	for _, event := range []bool{false, true} {
 		t.Run(fmt.Sprintf("event=%v", event), func(t *testing.T) { reconnect(t, event) })

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Both ends of a ring, joined by a memfd: the driver asks, the device answers.
+// Both ends of a ring, joined by a memfd: the device copies the chain's first buffer to its second.
 func Example() {
 	const size, memLen, outAt, inAt = 256, 1 << 20, 0x80000, 0x90000
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
@@ -20,7 +20,7 @@ func Example() {
 	must(err)
 	defer unix.Munmap(mem)
 
-	// The driver's chain has a buffer to read and one to write.
+	// The driver's chain has a buffer for the device to read and one for it to write.
 	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: mem, EventIdx: true})
 	must(err)
 	n := copy(mem[outAt:], "ping")

@@ -40,8 +40,8 @@ func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 	return b
 }
 
-// FuzzDescriptorWalk plays a hostile driver: mem is ring memory; ops are operations of the device's owner, and
-// the guest's writes between them.
+// FuzzDescriptorWalk plays a hostile driver: shape and base give the Config; mem is ring memory; ops are
+// operations of the device's owner, and the guest's writes between them.
 //
 // Invariant: virtq: A bad chain that is peeked stops its queue, and another queue goes on moving bytes.
 func FuzzDescriptorWalk(f *testing.F) {

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A guest's memory in tests is one file, mapped in four pieces, so that neighbours in the address
-// space are no neighbours in the file:
+// A guest's memory in tests is one file, mapped in four pieces, so that adjacent regions do not
+// follow each other in the file:
 //
 //	IOVA 0x0010_0000  1 MiB  file 0x0010_0000  rings
 //	IOVA 0x0020_0000  1 MiB  file 0x0030_0000  buffers
@@ -59,7 +59,7 @@ func (g *guest) maps() []dma.Map {
 
 func (g *guest) ring(iova uint64) []byte { return g.mem[iova : ringIOVA+mib] }
 
-// buffer returns n bytes of buffer memory, or fewer up to the seam.
+// buffer returns the n bytes at iova, or fewer: those up to the seam.
 func (g *guest) buffer(iova uint64, n int) []byte {
 	switch {
 	case iova >= seamIOVA:
@@ -96,7 +96,7 @@ func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Drive
 	return dr, dev
 }
 
-// inside runs f in the epoch of the guest's space.
+// inside runs f inside the guest's space (dma.Space.Enter).
 func (g *guest) inside(f func()) {
 	defer g.space.Leave(g.space.Enter())
 	f()
@@ -177,7 +177,7 @@ func (r *raw) device(t testing.TB) *Device {
 	return q
 }
 
-// echo checks that another queue still moves bytes.
+// echo checks that a new queue in the guest's memory moves bytes.
 func (g *guest) echo(t testing.TB) {
 	t.Helper()
 	dr, dev := g.ends(t, 4, false, true)

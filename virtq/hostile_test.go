@@ -224,7 +224,7 @@ func TestGoodChains(t *testing.T) {
 	}
 }
 
-// same compares segments with address ranges, which may be cut at regions' ends.
+// same returns an error unless segs are the memory of bufs, however cut into segments, and n is its length.
 func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	var got, want []Buf
 	join := func(bs []Buf, b Buf) []Buf {
@@ -310,7 +310,7 @@ func TestRingsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestRingInMisalignedMapping: only the memory is misaligned, not the guest's address.
+// TestRingInMisalignedMapping: only the memory is misaligned, not the guest's address. NewDevice refuses the ring.
 func TestRingInMisalignedMapping(t *testing.T) {
 	g := newGuest(t)
 	for off := uint64(1); off < 4; off++ {

@@ -16,7 +16,7 @@ import (
 //   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other half may lie outside
 //     the ring (the avail ring may be 2 mod 4), but not outside its page: an aligned word does not cross one.
 //   - A 32-bit store is allowed only where this end owns both halves: {flags, idx} of the ring that this end writes.
-//   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one would write
+//   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one could write
 //     two bytes that belong to the owner of the memory behind the ring.
 //
 // Three orders are needed:
@@ -37,7 +37,7 @@ import (
 // A driver in a guest that QEMU emulates needs more. With one virtual processor TCG translates a locked instruction to
 // a plain load and store (CF_PARALLEL is not set), and STLR before LDAR orders nothing. TCG keeps explicit barriers for
 // any number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in parallel"), so such a
-// driver executes one: barrier, in fence_$GOARCH.s.
+// driver (DriverConfig.Emulated) executes one: barrier, in fence_$GOARCH.s.
 //
 // A build with -race needs the barrier too. There atomic.StoreUint32 calls ThreadSanitizer, whose store to memory
 // outside the Go heap (a ring's) is a plain release store
@@ -71,10 +71,10 @@ func (f field) store(v uint16) {
 	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
 }
 
-// header is {flags u16, idx u16} at the start of a ring part.
+// header is {flags u16, idx u16} at the start of an avail or used ring.
 type header struct{ word *uint32 }
 
-// headerAt returns the header at the start of b.
+// headerAt returns the header at the start of b. It is an error if b is shorter, or is not 4-aligned in memory.
 func headerAt(b []byte) (header, error) {
 	if len(b) < 4 {
 		return header{}, fmt.Errorf("ring of %d bytes: %w", len(b), ErrBadRing)
@@ -86,7 +86,7 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store is a release, and on a processor that is not emulated also a full barrier before later loads.
+// store is a release, and on a processor that is not emulated also a full barrier before later calls of field.load.
 func (h header) store(flags, idx uint16) {
 	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
 	if raceEnabled {
@@ -97,7 +97,7 @@ func (h header) store(flags, idx uint16) {
 // barrier executes MFENCE on amd64, DMB ISH on arm64.
 func barrier()
 
-// fence is a full barrier on a processor that is not emulated.
+// A fence's full lets earlier stores come before later calls of field.load, on a processor that is not emulated.
 type fence struct{ word uint32 }
 
 func (f *fence) full() {

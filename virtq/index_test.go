@@ -99,7 +99,7 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 						area[i] = 0
 					}
 				}
-				rounds := 2 + (1<<16)/n // more than 65536 chains, so that the indices wrap
+				rounds := 2 + (1<<16)/n // more than 65536 chains, so that the indices wrap; not with -race
 				if raceEnabled {
 					rounds = 2 + 1000/n
 				}
@@ -281,7 +281,7 @@ func TestStoreComesBeforeLoad(t *testing.T) {
 			}
 			wg.Wait()
 			for i := uint16(1); i <= rounds; i++ {
-				// When end 0 had stored i, end 1 had not yet stored next.
+				// The load of end 0 after its store of i did not see next, so end 1, once it had stored next, must see i.
 				if next := saw[0][i] + 1; next <= rounds && saw[1][next] < i {
 					t.Fatalf("one stored %d and saw %d, the other stored %d and saw %d", i, next-1, next, saw[1][next])
 				}

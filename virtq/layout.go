@@ -45,7 +45,7 @@ func checkSize(size uint16) error {
 	return nil
 }
 
-// Layout returns the offsets of a ring's three parts, each of whole pages, and their total length.
+// Layout returns the offsets of a ring's three parts, each of whole pages of 4 KiB, and their total length.
 func Layout(size uint16) (desc, avail, used, total uint64) {
 	page := func(n uint64) uint64 { return (n + pageLen - 1) &^ (pageLen - 1) }
 	avail = page(descLen * uint64(size))
@@ -54,7 +54,7 @@ func Layout(size uint16) (desc, avail, used, total uint64) {
 	return 0, avail, used, total
 }
 
-// desc is a private copy of a descriptor (2.7.5).
+// desc has the fields of a descriptor (2.7.5), outside of the ring; the offsets are for the ring.
 type desc struct {
 	addr  uint64 // offset 0
 	len   uint32 // 8
@@ -62,7 +62,7 @@ type desc struct {
 	next  uint16 // 14
 }
 
-// The peer may rewrite a word at any moment: decode reads each once.
+// The peer may rewrite a descriptor at any moment: decode reads each of its two 8-byte words once.
 func decode(b *[descLen]byte) desc {
 	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
 	return desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
@@ -73,6 +73,6 @@ func (d *desc) encode(b *[descLen]byte) {
 	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
 }
 
-// needEvent is Linux's vring_need_event (2.7.7.2, 2.7.10.1): the peer asked for an event at index event, and the
-// index went from old to new.
+// needEvent is Linux's vring_need_event (2.7.7.2, 2.7.10.1): it reports whether an index that went from old to new
+// passed event, where the peer asked for a notification.
 func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeIOMMU fills the IOTLB of a guest's device, which is empty at first.
+// fakeIOMMU fills the IOTLB, at first empty, of a guest's device.
 type fakeIOMMU struct {
 	t     *testing.T
 	g     *guest
@@ -23,7 +23,7 @@ func newFakeIOMMU(t *testing.T) *fakeIOMMU {
 	return u
 }
 
-// fill answers a miss with an entry.
+// fill adds an entry for the miss err: the page, or all memory of the rings.
 func (u *fakeIOMMU) fill(err error) {
 	u.t.Helper()
 	var miss *dma.AddrError
@@ -63,7 +63,7 @@ func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	}
 }
 
-// TestATranslationMissStopsNothing makes calls with an empty IOTLB.
+// TestATranslationMissStopsNothing makes calls for which the IOTLB lacks entries.
 //
 // Invariant: virtq: A translation miss consumes nothing and stops nothing: the same call succeeds once the
 // IOTLB is filled.
@@ -71,7 +71,7 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	u := newFakeIOMMU(t)
 	g := u.g
 	r := newRaw(g, rawConfig)
-	// Head 0: a table that crosses a page's end, a buffer of three pages, one across the seam.
+	// Head 0: a table that crosses a page's end, a buffer in three pages, one across the seam.
 	const tableIOVA, readIOVA, pageIOVA = bufIOVA + 2*pageLen - descLen, bufIOVA + 8*pageLen + 7, bufIOVA + 32*pageLen
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},

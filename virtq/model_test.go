@@ -52,10 +52,10 @@ type model struct {
 	cookies                uint32
 	free                   int
 	base                   int
-	shown, usedShown       int // chains and elements published
+	shown, usedShown       int // chains and used elements published
 	peeked, polled         int
 	event                  bool
-	kickAt, callAt         int // event indices
+	kickAt, callAt         int // with event: the entries at these indices cause a kick or call
 	kicksOff, callsOff     bool
 	stagedDescs, usedDescs []int
 }
@@ -175,8 +175,8 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	}
 }
 
-// rewind rewinds a random number of the chains peeked last. A chain committed out of order leaves a gap in the
-// cookies.
+// rewind rewinds a random number of the chains peeked last. A chain that was committed, or returned
+// unused, leaves a gap in the cookies: Rewind must not pass it.
 func (m *model) rewind(t *rapid.T) {
 	n := 0
 	next := m.cookies - uint32(len(m.added)) - uint32(len(m.avail)) // cookie of the chain that is peeked next
@@ -296,7 +296,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		dev := testkit.Must(NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used}))(t)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
-		// the same length, cut differently; out begins before the seam, in behind it
+		// out and in have the length of data, each cut at random; out begins before the seam, in behind it
 		cut := func(addr uint64, name string) (bufs []Buf) {
 			left := len(data)
 			for k := range 4 {

@@ -12,7 +12,7 @@ import (
 type fakePacked struct {
 	slots   []fakeSlot
 	used    pos
-	taken   map[uint16]int // slots of a chain, by id
+	taken   map[uint16]int // how many slots a taken chain has, by id
 	segment dma.Segment
 	kicks   bool
 	repins  int
@@ -22,7 +22,7 @@ type fakePacked struct {
 type fakeSlot struct {
 	id    uint16
 	n     int // slots of the chain that begins here
-	there pos // at which it was made available, with its wrap counter
+	there pos // where it was made available, wrap counter included, with bit 31 set; 0: it is not
 }
 
 type fakeUsed struct {
@@ -117,7 +117,7 @@ func (r *fakePacked) publish(es []usedElement) (call bool) {
 
 func (r *fakePacked) disableKick(pos) { r.kicks = false }
 
-// enableKick asks for a kick at each chain.
+// enableKick asks for a kick at each chain, whatever n is, and reports whether more than n are available.
 func (r *fakePacked) enableKick(next pos, n int) (more bool) {
 	r.kicks = true
 	for i := 0; r.pending(next); i++ {
@@ -134,7 +134,7 @@ func newFakePacked() *fakePacked {
 		segment: dma.NewBuffer(make([]byte, 4), dma.Host).Segment(0, 4)}
 }
 
-// TestRingOfAnotherFormat runs a Device on a ring without indices.
+// TestRingOfAnotherFormat runs a Device on a ring without avail.idx and used.idx.
 func TestRingOfAnotherFormat(t *testing.T) {
 	g := newGuest(t)
 	r := newFakePacked()

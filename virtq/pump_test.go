@@ -22,8 +22,8 @@ func (b eventFD) notify() {
 	}
 }
 
-// TestNoWakeupIsLost pumps chains between two goroutines that sleep when the results of kick and call
-// suppression allow it. A lost wake-up is a deadlock.
+// TestNoWakeupIsLost pumps chains between a driver and a device, each on a goroutine that sleeps when EnableCall or
+// EnableKick has returned false. A lost wake-up is a deadlock.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLost(t *testing.T) {
@@ -47,7 +47,7 @@ func TestNoWakeupIsLost(t *testing.T) {
 
 func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	kick, call := make(eventFD, 1), make(eventFD, 1)
-	stop := make(chan struct{}) // ends the other goroutine after an error
+	stop := make(chan struct{}) // closed after an error: ends a goroutine that sleeps
 	var once sync.Once
 	fail := func(format string, args ...any) {
 		t.Errorf(format, args...)
@@ -63,7 +63,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	}
 	var wg sync.WaitGroup
 	wg.Add(2)
-	dma.Go(func() { // device: copies Out to In, plus one
+	dma.Go(func() { // device: reads a number from Out, and writes it plus one to In
 		defer wg.Done()
 		var c Chain
 		var b [4]byte
@@ -164,7 +164,8 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 	}
 }
 
-// TestNoWakeupIsLostWithAvailAtTwoModFour pumps with the plain driver.
+// TestNoWakeupIsLostWithAvailAtTwoModFour pumps chains in the same way; the driver is a plain, whose avail ring may lie
+// at 2 mod 4.
 //
 // Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {

@@ -103,7 +103,7 @@ func TestChainOutOfReachIsTakenWithoutBuffers(t *testing.T) {
 	}
 }
 
-// A chain that is made available again while the device holds it stops the queue.
+// A chain that is made available again while the device holds it stops the queue, also if it is out of reach.
 func TestChainOutOfReachIsNotTakenTwice(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)

@@ -14,7 +14,7 @@ type splitDevice struct {
 	conf     Config
 	mask     uint16
 	shown    uint16 // the value of used.idx in the ring
-	flags    uint16 // the value of used.flags in the ring
+	flags    uint16 // the value of used.flags to store
 	eventIdx bool
 	fence    fence
 	pins     [3]*dma.Pin // desc, avail, used
@@ -115,8 +115,8 @@ func (r *splitDevice) start(b Base) (first pos, resumed bool) {
 
 func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
-// available reads avail.idx once. It is an error if avail.idx went back, or if more chains than the ring has
-// heads are available or not yet published.
+// available reads avail.idx once. It is an error if avail.idx went back, or if the available chains and the out
+// chains, which are taken and not published, are more than the ring has heads.
 func (r *splitDevice) available(next pos, out int) (n int, err error) {
 	idx := r.availIdx.load()
 	n = int(idx - uint16(next))
@@ -161,7 +161,8 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	return r.availFlags.load()&availNoInterrupt == 0
 }
 
-// The driver reaches the avail_event before next a full lap of the index later.
+// disableKick sets avail_event, with VIRTIO_F_EVENT_IDX, to the index before next, which avail.idx passes only after
+// almost 65536 more chains.
 func (r *splitDevice) disableKick(next pos) {
 	if r.eventIdx {
 		r.availEvent.store(uint16(next) - 1)

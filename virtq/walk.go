@@ -12,7 +12,7 @@ import (
 type walker struct {
 	space    *dma.Space
 	mem      dma.Translator // of space
-	longest  int            // most direct descriptors of a chain
+	longest  int            // most descriptors that a chain may have outside of an indirect table
 	indirect bool           // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	descs [][descLen]byte // the ring's descriptor table
@@ -34,8 +34,9 @@ func (w *walker) grow(n int) {
 	w.rows = rows[[descLen]byte](w.table)
 }
 
-// walk translates the chain that starts at head. The caller is inside the space's epoch. After an error the
-// caller empties c. Memory that the device cannot reach is no error: walk sets c.Fault.
+// walk translates the chain that starts at head. The caller is inside the space (dma.Space.Enter). After an error the
+// caller empties c. Memory that the device cannot reach is no error: walk sets c.Fault. A translation
+// miss is an error. entry is the avail index of the chain, for errors.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
@@ -54,7 +55,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	var (
 		nested bool        // the walk is in an indirect table
 		most   = w.longest // most descriptors that the chain may have
-		left   = most      // how many descriptors may still follow
+		left   = most      // how many descriptors may still come, the present one included
 		total  uint64
 		writes bool // the walk has met a writable buffer
 	)
@@ -134,8 +135,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	return w.rows[:t.len/descLen], nil
 }
 
-// If the device cannot reach the memory of descriptor i, unreached makes err the chain's Fault; it returns any
-// other error.
+// unreached handles the error err of the memory of descriptor i. If the device cannot reach the memory, it makes err
+// the chain's Fault, empties c, and returns nil; else it returns err, or an error that wraps it.
 func (w *walker) unreached(c *Chain, i int, d desc, err error) error {
 	var isBad *chainError
 	what := "buffer"

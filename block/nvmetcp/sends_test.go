@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// lateDevice makes connections whose sends complete late, or fail with err.
+// lateDevice makes connections with a ReadCompletion that times out at once if it has a deadline. If err is not
+// nil, their SendDevmem returns it.
 type lateDevice struct {
 	devmem.Device
 	waited atomic.Int32
@@ -73,7 +74,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.Equal(t, "operations", done, 40)
 	testkit.OK(t, dev.Close())
 
-	d.err = syscall.ENODEV // as after a change of the route
+	d.err = syscall.ENODEV // in Linux the error after a change of the route
 	dev = r.open(t)
 	errs := r.each(dev, []block.Op{{Write: true, Len: 4096}, {Len: 4096, Mem: 4096}, {Write: true, Len: 65536, Mem: 8192}})
 	testkit.ErrorIs(t, errs[0], syscall.ENODEV)
@@ -81,7 +82,7 @@ func TestWriteIsDoneWhenItsMemoryIsFree(t *testing.T) {
 	testkit.ErrorIs(t, errs[2], syscall.ENODEV)
 }
 
-// busyDevice makes bindings for transmit whose first Close fails.
+// busyDevice makes bindings for transmit. The first Close of one closes it, but returns EBUSY.
 type busyDevice struct{ devmem.Device }
 
 type busyBinding struct {
@@ -99,7 +100,8 @@ func (b *busyBinding) Close() (err error) {
 	return errors.Join(err, b.Binding.Close())
 }
 
-// A failed operation has Do's own error (package block), also if a context has ended Do.
+// If Do's context ends during a write, the write has the same error as Do: the context's cause, and the error of the
+// binding's Close.
 func TestErrorOfEndedDoIsItsOperations(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	r := newRig(t, script{answer: func(*ioServer, *command) bool { stop(errTest); return true }})
@@ -114,7 +116,7 @@ func TestErrorOfEndedDoIsItsOperations(t *testing.T) {
 	testkit.Equal(t, "Do's error", fmt.Sprint(err), fmt.Sprint(failed))
 }
 
-// Open waits as long as the controller says that it may need (CAP.TO).
+// Open returns ETIMEDOUT if the controller never becomes ready.
 func TestControllerThatIsNotReady(t *testing.T) {
 	r := newRig(t, script{idle: true})
 	testkit.ErrorIs(t, testkit.Err(Open(t.Context(), r.conf)), syscall.ETIMEDOUT)

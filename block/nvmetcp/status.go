@@ -10,14 +10,15 @@ type status uint16
 
 const statusDNR status = 1 << 14
 
-// maxRetries is how often, at most, a Device sends a refused command again (Linux's nvme_core.max_retries).
+// maxRetries is how often, at most, a Device sends a refused read or write again (the default of Linux's
+// nvme_core.max_retries).
 const maxRetries = 5
 
 func (s status) code() uint16 { return uint16(s) & 0x7ff }
 
 func (s status) ok() bool { return s.code() == 0 }
 
-// mayRetry reports whether the command may succeed later.
+// mayRetry reports whether the status is an error without Do Not Retry (DNR).
 func (s status) mayRetry() bool { return !s.ok() && s&statusDNR == 0 }
 
 var statusTypes = [8]string{0: "generic", 1: "command specific", 2: "media", 3: "path", 7: "vendor specific"}
@@ -28,7 +29,7 @@ type statusText struct {
 	errno syscall.Errno
 }
 
-// statuses are the statuses of commands (Base, figures 128 to 132; Fabrics 2.2).
+// statuses has texts and errnos for statuses of commands (Base 4.6.1; Fabrics 2.2).
 var statuses = map[uint16]statusText{
 	0x001: {"invalid command opcode", syscall.EOPNOTSUPP},
 	0x002: {"invalid field in command", syscall.EINVAL},
@@ -61,7 +62,7 @@ var statuses = map[uint16]statusText{
 	0x083: {"reservation conflict", syscall.EBUSY},
 	0x084: {"format in progress", syscall.EBUSY},
 
-	// For Connect these numbers have the meanings in connectStatuses.
+	// For Connect 0x180 to 0x183 have the meanings in connectStatuses.
 	0x180: {"conflicting attributes", syscall.EINVAL},
 	0x181: {"invalid protection information", syscall.EILSEQ},
 	0x182: {"attempted write to read only range", syscall.EROFS},
@@ -85,7 +86,8 @@ var statuses = map[uint16]statusText{
 	0x371: {"command aborted by host", syscall.ECANCELED},
 }
 
-// connectStatuses are the statuses of Connect (Fabrics 3.3).
+// connectStatuses has texts and errnos for the statuses that only Connect has, or has with another meaning (Fabrics
+// 3.3).
 var connectStatuses = map[uint16]statusText{
 	0x180: {"incompatible format", syscall.EPROTONOSUPPORT},
 	0x181: {"controller busy", syscall.EBUSY},
@@ -116,7 +118,7 @@ func (s status) say(table map[uint16]statusText) string {
 	return fmt.Sprintf("%s status 0x%02x, %s%s (0x%04x)", kind, uint8(s), s.in(table).text, retry, uint16(s))
 }
 
-// commandError is the status of a command other than a read or write.
+// commandError is the error status of a command other than a read or write.
 type commandError struct {
 	command string
 	status  status
@@ -141,14 +143,14 @@ func (e *commandError) Error() string {
 	return s
 }
 
-// Unwrap returns an errno.
+// Unwrap returns the errno of the status, EIO if its table does not have the status.
 func (e *commandError) Unwrap() error { return e.status.in(e.table()).errno }
 
-// Fatal Error Status of C2HTermReq (TCP 3.6.2.5).
+// fatalErrors has the texts for a C2HTermReq's Fatal Error Status, FES (TCP 3.6.2.5).
 var fatalErrors = map[uint16]string{1: "invalid PDU header field", 2: "PDU sequence error", 3: "header digest error",
 	4: "data transfer out of range", 5: "data transfer limit exceeded", 6: "unsupported parameter"}
 
-// say describes the error; pdu is the start of the rejected PDU.
+// say describes the C2HTermReq. pdu is the start of the rejected PDU, or empty if that is not known.
 func (p *termReq) say(pdu []byte) string {
 	text := fatalErrors[p.FES]
 	if text == "" {
@@ -164,7 +166,8 @@ func (p *termReq) say(pdu []byte) string {
 	return s
 }
 
-// field returns the name of a field of the initiator's PDUs.
+// field describes the field at offset off of a rejected PDU: by its name, if that is known, and the offset. pdu is
+// the PDU's start, or empty.
 func field(pdu []byte, off uint32) string {
 	type place struct {
 		t   pduType

@@ -17,7 +17,7 @@ import (
 
 const (
 	testNQN    = "nqn.2026-11.dev.vnic:test"
-	testIOCCSZ = 1028 // as in Linux's target: 64 + 16 KiB
+	testIOCCSZ = 1028 // units of 16 bytes: an SQE of 64 bytes and 16 KiB of data, as in Linux's target
 	testMaxH2C = 4 << 20
 	testBlock  = 512
 	testStore  = 8 << 20
@@ -25,31 +25,31 @@ const (
 	maxTestPDU = 8 << 20
 )
 
-// script is the behaviour of a target. The zero script is as Linux's.
+// script is the behaviour of a target. The zero script is modelled on Linux's target.
 type script struct {
-	piece       int    // bytes of a C2HData; 0: all
-	pad         int    // bytes before the data of a C2HData
-	r2t         int    // bytes of an R2T; 0: all
-	seed        uint64 // of the order of answers; 0: in order
-	gather      int    // commands that must arrive before the first answer
-	serial      bool   // receive nothing while sending
+	piece       int    // the most data bytes of a C2HData; 0: all of a read's
+	pad         int    // bytes between header and data of a read's C2HData
+	r2t         int    // the most bytes that an R2T requests; 0: all that are missing
+	seed        uint64 // seed of the random order of answers; 0: in order; without effect if serial
+	gather      int    // commands that must arrive before the first answer, at least one; without effect if serial
+	serial      bool   // receive nothing on the I/O queue while sending
 	refuseCATTR bool
 	cpda        uint8
 	icdoff      uint16
 	maxH2C      uint32 // 0: testMaxH2C
 	ioccsz      uint32 // 0: testIOCCSZ; 4: no data in a capsule
 	mqes        uint16 // 0: 1023
-	connect     status // of Connect; 0: usual
+	connect     status // of the response to each Connect; 0: mayConnect checks the command
 	idle        bool   // never ready
 
-	fail   func(c *command) status            // of a read or write; 0: success
+	fail   func(c *command) status            // returns the status of a read or write; 0: success
 	answer func(q *ioServer, c *command) bool // replaces the usual answer unless it returns false
 	ctrl   func(controller, namespace []byte)
 	admin  func(c net.Conn, opcode uint8) bool // replaces the usual answer unless it returns false
 	icResp func(r *icResp)
 }
 
-// target is an NVMe/TCP target that behaves as Linux's, unless its script differs.
+// target is an NVMe/TCP target for tests. It behaves as its script says.
 type target struct {
 	t     testing.TB
 	ln    *net.TCPListener
@@ -59,7 +59,7 @@ type target struct {
 	mu     sync.Mutex
 	script script
 	conns  map[net.Conn]bool
-	orders int // commands answered before an earlier one
+	orders int // answers, or R2Ts, to a command before one to an earlier command
 	quiet  bool
 }
 
@@ -119,15 +119,15 @@ type command struct {
 	sqe     sqe
 	opcode  uint8
 	cid     uint16
-	kind    uint8 // of its SGL
+	kind    uint8 // type and subtype of its SGL
 	length  uint32
-	data    []byte // in the capsule; of a write finally all of it
+	data    []byte // from the capsule, or of a write the data of the H2CDatas
 	n       int
 	write   bool
 	lba     uint64
 	got     int    // bytes of a write that have arrived
 	tag     uint16 // of the outstanding R2T
-	waiting int    // bytes still requested
+	waiting int    // bytes of the outstanding R2T that have not arrived
 }
 
 func (g *target) wrong(format string, args ...any) {
@@ -337,7 +337,7 @@ type ioServer struct {
 	c       *net.TCPConn
 	r       io.Reader
 	align   int
-	success bool // C2HData with SUCCESS replaces the response to a read
+	success bool // SUCCESS in a read's last C2HData replaces the response
 
 	mu     sync.Mutex // protects tags, last, and the commands' got, tag and waiting
 	tags   map[uint16]*command
@@ -395,7 +395,7 @@ func (q *ioServer) read() error {
 	}
 	if want := c.write && int(c.length) <= q.inCapsule(); want != (c.kind == sglInCapsule) {
 		q.target.wrong("command %#x of %d bytes has an SGL of type %#x", c.opcode, c.length, c.kind)
-		return io.ErrUnexpectedEOF // Linux's target would wait for ever
+		return io.ErrUnexpectedEOF
 	}
 	if c.got = len(c.data); c.write && c.got == 0 {
 		c.data = make([]byte, c.length)

@@ -36,7 +36,7 @@ every element with a reference of its own, and the NICs count where payload lay.
   vnic allreduce --p2p off=1                    rank 1's NIC does not reach its GPU: only its host bytes rise
   vnic allreduce --op all_gather --dtype bfloat16`,
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 0 && c.Flags().Changed("check") { // nccl-tests accepts -c 0
+			if len(args) > 0 && c.Flags().Changed("check") { // nccl-tests accepts -c 0; here 0 is an argument of its own
 				return usagef(c, "-c %s: write -c=%s", args[0], args[0])
 			}
 			return cobra.NoArgs(c, args)
@@ -87,8 +87,8 @@ every element with a reference of its own, and the NICs count where payload lay.
 	return c
 }
 
-// sizes refuses flags that contradict each other. If only one of --minbytes and --maxbytes is given, it moves
-// the other's default so that the range is not empty.
+// sizes refuses --count with --minbytes or --maxbytes, and --root for an operation other than broadcast. If only one
+// of --minbytes and --maxbytes is given, and the range would be empty, it sets the other one to the same value.
 func sizes(c *cobra.Command, o *allreduce.Options) error {
 	if c.Flags().Changed("count") && (c.Flags().Changed("minbytes") || c.Flags().Changed("maxbytes")) {
 		return usagef(c, "--count and --minbytes or --maxbytes: one says how many elements there are")
@@ -105,7 +105,7 @@ func sizes(c *cobra.Command, o *allreduce.Options) error {
 	return nil
 }
 
-// ncclName returns vnic's name for a flag of nccl-tests.
+// ncclName returns vnic's name for a flag that has another name in nccl-tests, and replaces each _ by -.
 func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	switch name {
 	case "ngpus":
@@ -116,7 +116,8 @@ func ncclName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// parseOp translates nccl-tests' sum, and refuses its other reductions.
+// parseOp translates nccl-tests' sum to all_reduce, and refuses the other values of nccl-tests' -o. It returns any
+// other word unchanged.
 func parseOp(s string) (string, error) {
 	switch s {
 	case "sum":

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Flags of nccl-tests mean the same in vnic, or the error names what vnic has instead.
+// Some flags of nccl-tests set the same option in vnic; for others, or their values, the error names what vnic accepts.
 func TestFlagsOfNCCLTests(t *testing.T) {
 	for args, want := range map[string]string{
 		"-g 8": "guests=8", "--ngpus 3": "guests=3", "-o sum": "op=all_reduce", "-o broadcast": "op=broadcast",

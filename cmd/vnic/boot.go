@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/report/show"
 )
 
-// exitStatus becomes the command's status, without a message.
+// exitStatus is an error with which vnic exits with this status, and prints no message. An interrupt or --timeout has
+// priority.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }

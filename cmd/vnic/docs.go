@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/manual"
 )
 
-// With the build tag docs there is a command for `make install`.
+// With the build tag docs vnic has the hidden command docs, for `make install` and `make release`.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -60,7 +60,7 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// manTree does what doc.GenManTree does, with additional sections.
+// manTree writes the man pages of c and its subcommands to dir, as doc.GenManTree does, with manual.Finish for each.
 func manTree(c *cobra.Command, h *doc.GenManHeader, dir string) error {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && !sub.IsAdditionalHelpTopicCommand() {

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/wire/uplink"
 )
 
-// bytesFlag is a number of bytes: 4096, 64K, 256M, 4G; powers of 1024.
+// bytesFlag is a number of bytes, as 4096, 64K, 256MiB, 4G or 1T, in powers of 1024 (lab.ParseBytes).
 type bytesFlag uint64
 
 func (b *bytesFlag) Type() string { return "bytes" }
@@ -63,7 +63,7 @@ func checkFlows(n int) error {
 	return nil
 }
 
-// gatewayFlags adds the gateway's flags; ports is the default of --host-ports.
+// gatewayFlags adds --gateway, --host-ports, --deny and --allow. ports is the default of --host-ports, for the help.
 func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
 	f.StringVar(&g.Gateway, "gateway", "",
 		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
@@ -101,7 +101,7 @@ func xdpFlag(f *pflag.FlagSet, xdp *bool) {
 		lab.GVEBeforeXDP)
 }
 
-// uplinkFlag adds --uplink; the names are up0, up1 and so on.
+// uplinkFlag adds --uplink. It names the uplinks up0, up1 and so on.
 func uplinkFlag(f *pflag.FlagSet, u *[]uplink.Config) {
 	text := func() string {
 		var words []string
@@ -161,13 +161,14 @@ func sandboxFlag(f *pflag.FlagSet, mode *string) {
 // spareKey is an annotation of the flag --accel in commands that start guests.
 const spareKey = "spare"
 
-// machineFlags adds --accel and --slow to a command that starts guests.
+// machineFlags adds --accel, with the annotation spareKey, and --slow to a command that starts guests.
 func machineFlags(f *pflag.FlagSet, a *qemu.Accel) {
 	accelerated(f, a)
 	_ = f.SetAnnotation("accel", spareKey, nil)
 }
 
-// accelerated adds --accel and --slow.
+// accelerated adds --accel and --slow. It sets *a to the environment variable of --accel, if that has a valid value.
+// In a spare process (package spare) *a is always TCG.
 func accelerated(f *pflag.FlagSet, a *qemu.Accel) {
 	if v, err := qemu.ParseAccel(os.Getenv(qemu.EnvAccel)); err == nil {
 		*a = v
@@ -212,8 +213,8 @@ func checkMachineEnv(c *cobra.Command) error {
 	return nil
 }
 
-// beginMachine runs before a command, and starts a spare process (package spare) if the command starts guests
-// with --accel auto and /dev/kvm can be opened.
+// beginMachine runs before each command. It checks the environment, and starts a spare process (package spare) if
+// the command starts guests with --accel auto and this process can open /dev/kvm.
 func beginMachine(c *cobra.Command) error {
 	if err := checkMachineEnv(c); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initrd FILE: adds a list of the files in FILE's archives.
+// initrd FILE: adds to the transcript a list of the files in FILE's cpio archives, with the content of regular files
+// that are not ELF. It leaves the files in bbin, and the parent directory of $WORK, out.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)
@@ -65,7 +66,7 @@ func (tr *transcript) initrd(args []string) {
 	tr.append(b.String() + "\n")
 }
 
-// bzimage FILE VERSION: writes a kernel's header (Linux Documentation/arch/x86/boot.rst).
+// bzimage FILE VERSION: writes the header of a kernel of this version (Linux Documentation/arch/x86/boot.rst).
 func (tr *transcript) bzimage(args []string) {
 	b := make([]byte, 0x300)
 	copy(b[0x202:], "HdrS")
@@ -79,7 +80,7 @@ func (tr *transcript) module(args []string) {
 	tr.elf(args[0], elf.ET_REL, section{".modinfo", elf.SHT_PROGBITS, []byte(strings.Join(args[1:], "\x00") + "\x00")})
 }
 
-// program FILE LIBRARY: writes a dynamic program.
+// program FILE LIBRARY: writes a dynamic program that needs LIBRARY.
 func (tr *transcript) program(args []string) {
 	var dynamic bytes.Buffer
 	for _, d := range []elf.Dyn64{{Tag: int64(elf.DT_NEEDED), Val: 1}, {Tag: int64(elf.DT_NULL)}} {

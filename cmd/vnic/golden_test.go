@@ -37,8 +37,8 @@ import (
 //
 // and commit it with a line in CHANGELOG.md.
 //
-// A script compares a transcript of its commands' output with the file "golden" at its end. Text that differs
-// between runs or machines is left out, or replaced by a name: mostly in <angle brackets>, or $NAME.
+// A script compares a transcript of its commands' output with the file "golden" in its archive (txtar). Text that
+// differs between runs or machines is left out, or replaced by a name: mostly in <angle brackets>, or $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
@@ -87,7 +87,7 @@ func TestGoldenDropReasons(t *testing.T) {
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	dir, err := filepath.Abs(dir) // inProcess changes the working directory
 	testkit.OK(t, err)
-	// Not in $TMPDIR: the path appears in the golden files.
+	// The scripts' directories are not in $TMPDIR: the name of the directory above, tmp, appears in golden files.
 	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
 		testkit.OK(t, os.RemoveAll(work))
@@ -109,7 +109,7 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
 				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing can be downloaded
-				// Scripts may set these.
+				// Scripts may set these. environ passes only variables that testscript sets or that are in this map.
 				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
@@ -149,7 +149,7 @@ type transcript struct {
 	guests  bool
 	text    []byte
 	running map[string]*process
-	values  map[string]string // replaced values
+	values  map[string]string // for values that clean replaces, the names in their place
 	pids    []int             // of background commands
 
 	inherited []*os.File // for the next background command
@@ -175,7 +175,7 @@ func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	return c
 }
 
-// environ leaves out empty variables.
+// environ returns PWD and the variables in env that are not empty.
 func (tr *transcript) environ() []string {
 	list := []string{"PWD=" + tr.MkAbs(".")}
 	for _, name := range tr.env {
@@ -199,7 +199,8 @@ func status(c *exec.Cmd, err error) (int, error) {
 	return w.ExitStatus(), nil
 }
 
-// A command that may confine its process needs one of its own: in these scripts one with inproc or --qemu.
+// says runs a command, and adds its status and output. It runs vnic in this process, but not with inproc or --qemu,
+// nor in golden-qemu: vnic may then confine its process.
 func (tr *transcript) says(args []string) {
 	var out, errs bytes.Buffer
 	var s int
@@ -233,7 +234,7 @@ func (tr *transcript) helps([]string) {
 	walk(root)
 }
 
-// unread runs a command whose stdout nobody reads.
+// unread runs a command whose stdout is a pipe without a reader.
 func (tr *transcript) unread(args []string) {
 	r, w, err := os.Pipe()
 	tr.Check(err)
@@ -304,7 +305,7 @@ func line(args []string) string {
 
 func (tr *transcript) add(command string, status int, out, errs string) {
 	for _, pid := range tr.pids {
-		// Another number in a command may be the same.
+		// Only in vnic stat's arguments: another command's may have the same number.
 		command = regexp.MustCompile(`^(vnic stat .*)\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "${1}PID")
 	}
 	var b strings.Builder
@@ -364,7 +365,7 @@ type process struct {
 	ended     chan error
 }
 
-// output is what a process has written.
+// output is what a process has written to stdout or stderr.
 type output struct {
 	mu      *sync.Mutex
 	changed *sync.Cond
@@ -448,8 +449,8 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: replaces numbers of JSON by <number> or <integer>, for each KEY=TYPE. If there is a plain
-// KEY, it also replaces all other numbers, except for plain KEYs.
+// typed [KEY=TYPE|KEY]...: replaces the numbers of each KEY of KEY=TYPE in the transcript's JSON by <TYPE>: number or
+// integer. If there is a plain KEY, it also replaces the numbers of other keys, except for plain KEYs, by their type.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -485,7 +486,7 @@ func (tr *transcript) typed(args []string) {
 	}
 }
 
-// replace PATTERN TEXT: replaces PATTERN in the transcript.
+// replace PATTERN TEXT: replaces each match of PATTERN in the transcript so far by TEXT.
 func (tr *transcript) replace(args []string) {
 	if len(args) != 2 {
 		tr.Fatalf("usage: replace PATTERN TEXT")
@@ -508,7 +509,8 @@ func (tr *transcript) sorted([]string) {
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 
-// scrape NAME PATTERN: adds matching metrics, without values.
+// scrape NAME PATTERN: adds the background command's metrics whose names match PATTERN: HELP and TYPE lines, and
+// samples without values.
 func (tr *transcript) scrape(args []string) {
 	if len(args) != 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: scrape NAME PATTERN")
@@ -541,7 +543,7 @@ func (tr *transcript) scrape(args []string) {
 	tr.append("> GET /metrics # " + args[1] + "\n= " + resp.Header.Get("Content-Type") + "\n" + b.String() + "\n")
 }
 
-// port NAME: sets NAME to a used TCP port of 127.0.0.1.
+// port NAME: listens at a TCP port of 127.0.0.1 until the script ends, and sets NAME to it.
 func (tr *transcript) port(args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	tr.Check(err)
@@ -551,7 +553,7 @@ func (tr *transcript) port(args []string) {
 	tr.values[value] = "$" + args[0]
 }
 
-// socket NAME: makes a Unix socket without a listener.
+// socket NAME: makes the file of a Unix socket, without a listener.
 func (tr *transcript) socket(args []string) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[0])})
 	tr.Check(err)

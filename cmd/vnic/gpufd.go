@@ -48,6 +48,6 @@ mem-path=/proc/self/fd/3, as vnic serve prints them.`,
 		},
 	}
 	c.DisableFlagsInUseLine = true
-	c.Flags().SetInterspersed(false) // later flags are the command's
+	c.Flags().SetInterspersed(false) // flags behind the first SOCKET are not parsed
 	return c
 }

@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// children returns the command lines of a process's children by pidfd.
+// children returns the command lines of a process's children; the keys are their pidfds, open until the test ends.
 func children(t *testing.T, pid int) map[int]string {
 	t.Helper()
 	found := map[int]string{}
@@ -67,7 +67,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	for _, tt := range []struct {
-		name, ready string // ready is printed when all processes have started
+		name, ready string // a line that begins with ready is printed when all processes have started
 		children    int
 		args        []string
 	}{
@@ -117,7 +117,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all
+	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all processes of a unit
 		c := startKillable(t, dir, "gateway ", []string{"serve", "--sandbox", "on", "--socket-path", t.TempDir() + "/s"})
 		for fd := range c.started {
 			testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0))
@@ -151,7 +151,8 @@ func startKillable(t *testing.T, cache, ready string, args []string) *killable {
 	return c
 }
 
-// leavesNothing waits for the end of vnic, compares its status, and waits for the processes that it has started.
+// leavesNothing waits for the end of vnic, compares the text of Wait's error with status, and reports an error if one
+// of vnic's children (started) does not end.
 func (c *killable) leavesNothing(status string) {
 	c.t.Helper()
 	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))

@@ -71,7 +71,7 @@ func setDrivers(l *labfile.Lab, driver string, iommu bool) {
 	}
 }
 
-// readLab reads a lab file; an error in the file is wrong use of the command.
+// readLab reads a lab file or preset, or standard input for "-". A *labfile.Error becomes a usage error.
 func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	if st, err := os.Stat(name); name == "-" || err == nil && !st.Mode().IsRegular() {
 		spare.JobBegins() // a spare process could not read a pipe again
@@ -80,8 +80,8 @@ func readLab(c *cobra.Command, name string) (*labfile.Lab, error) {
 	return l, misuseIf[*labfile.Error](c, err)
 }
 
-// loadLab reads a lab file, and refuses flags for what the file says, and a machine with less memory than memory
-// returns. It also sets --accel (accelOf).
+// loadLab reads a lab file. It refuses the flags in flags and others in whose place the file stands, and returns an
+// error if less memory is available than memory returns for the lab. It also sets --accel (accelOf).
 func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, flags ...string) (*labfile.Lab, error) {
 	flags = append(flags, "memory", "gpu-memory")
 	options := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -112,7 +112,8 @@ func loadLab(c *cobra.Command, name string, memory func(*labfile.Lab) uint64, fl
 	return l, enough(name, memory(l))
 }
 
-// accelOf sets --accel to the lab file's value, unless the user has set it, or its environment variable.
+// accelOf sets --accel to the lab file's value, if it has one, unless the user has set the flag or its environment
+// variable.
 func accelOf(c *cobra.Command, l *labfile.Lab) {
 	f := c.Flags().Lookup("accel")
 	if l.Accel == "" || f == nil || f.Changed || os.Getenv(qemu.EnvAccel) != "" {
@@ -142,8 +143,8 @@ func sow(l *labfile.Lab, seed uint64) {
 	l.Sow(seed)
 }
 
-// seedLinks draws a seed, unless the user or the lab file has given one, and notes it if links do anything by
-// chance.
+// seedLinks gives links that do anything by chance a random seed, and notes it, unless the user or the lab file has
+// given a seed.
 func seedLinks(c *cobra.Command, l *labfile.Lab, im *lab.Impairment, note func(format string, args ...any)) {
 	drawn := uint64(rand.Uint32())
 	lossy := im.Lossy() && !c.Flags().Changed("seed")

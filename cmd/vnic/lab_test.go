@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The error names the sum of the memory.
+// The error names the sum of the guests' RAM and the GPUs' memory.
 func TestLabThatWantsTooMuchMemory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "large.yaml")
 	testkit.OK(t, os.WriteFile(file, []byte("guests: {a: {memory: 3T, nics: [{name: n}], gpus: [{name: g, memory: 1T}]}}"),

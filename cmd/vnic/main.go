@@ -45,10 +45,10 @@ func main() {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) ignores it
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// otherwise SIGPIPE of stdout ends this process
+	// Otherwise a write to stdout or stderr without a reader would end this process.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go interrupts(signals, cancel, func() {
 		atexit.Run()
@@ -61,7 +61,8 @@ func main() {
 
 var errInterrupted = errors.New("interrupted")
 
-// A further signal ends the command at once only after this time: timeout(1) may repeat a signal.
+// impatience is the time after the first signal during which further signals have no effect: timeout(1) may repeat a
+// signal.
 const impatience = time.Second
 
 // interrupts cancels the command at the first signal, and calls now at one more than impatience later.
@@ -134,7 +135,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	return root
 }
 
-// inOrder makes helps list flags as they are defined.
+// inOrder makes the help of each command list its flags in the order of their definition.
 func inOrder(commands []*cobra.Command) {
 	for _, c := range commands {
 		c.Flags().SortFlags = false
@@ -201,7 +202,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return exitFailed
 }
 
-// keepHelpError keeps the error of printing a help, which cobra ignores.
+// keepHelpError returns a pointer to the error of the last print of a help; cobra ignores that error.
 func keepHelpError(root *cobra.Command) *error {
 	help, kept := root.HelpFunc(), new(error)
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -221,7 +222,7 @@ func readerGone(err error) bool {
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
-// Limits of complain: an error may have output of guests.
+// complain prints at most so many lines, and bytes of each: an error may have output of guests.
 const (
 	complaintLines = 40
 	complaintWidth = 1000

@@ -26,7 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if broker.Is(os.Args) { // of a vnic serve that a test runs in this process
+	if broker.Is(os.Args) { // this process is the broker of a vnic serve that a test runs in its own process
 		os.Exit(broker.Main())
 	}
 	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
@@ -52,7 +52,7 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 	}
 }
 
-// Only a broken pipe at stdout counts.
+// readerGone is true for EPIPE at stdout, not for another file or errno.
 func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	for name, want := range map[string]bool{os.Stdout.Name(): true, "/tmp/fifo": false} {
 		if readerGone(fmt.Errorf("x: %w", &os.PathError{Op: "write", Path: name, Err: syscall.EPIPE})) != want {
@@ -129,7 +129,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 	}
 }
 
-// The examples' arguments are accepted.
+// The help of these commands has examples before the usage. The examples' flags and arguments are accepted.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 	for _, command := range []string{"", "run", "serve", "stat", "qemu", "cache", "cache ls", "cache rm", "doctor",
 		"version"} {

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printed has the commands that a vnic serve has printed, by title.
+// printed is a running vnic serve, and the commands that it has printed, by title.
 type printed struct {
 	*exec.Cmd
 	commands map[string]string

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// printers lists what may get a command's stdout or stderr, each with the reason.
+// printers lists the functions and methods that may get a command's stdout or stderr, each with the reason.
 var printers = map[string]string{
 	"show.Text":               "drops what a terminal obeys",
 	"show.JSON":               "escapes it",
@@ -43,7 +43,7 @@ var printers = map[string]string{
 	"out.Write":               "the schema, which is ours",
 }
 
-// constants lists the functions that print by fmt, and what they print.
+// constants lists the functions that may print by fmt, and what they print.
 var constants = map[string]string{
 	"benchCommand":       "schemas",
 	"runFlags.run":       "the schema, the list of faults",
@@ -54,7 +54,7 @@ var constants = map[string]string{
 	"beginMachine":       "our error",
 }
 
-// holders lists the functions that keep a stream without printing, and why.
+// holders lists the functions that may also use a stream otherwise than as an argument or receiver of a call, and why.
 var holders = map[string]string{
 	"bootFlags.run":      "guests' programs: their output is what the user asked for, byte by byte",
 	"selftestFlags.run":  "the program of --shell, as of boot",
@@ -100,7 +100,8 @@ func TestEachPrintIsPlain(t *testing.T) {
 	}
 }
 
-// goesAround returns a function's uses of a command's streams that are in none of these lists.
+// goesAround returns descriptions of a function's uses of a command's streams that printers, constants and holders do
+// not permit. It adds each callee that gets a stream to seen.
 func goesAround(fn *ast.FuncDecl, seen map[string]bool) (problems []string) {
 	name := fn.Name.Name
 	if fn.Recv != nil {

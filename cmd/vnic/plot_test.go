@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// onWrite calls do before the first byte.
+// onWrite calls do before it stores the first byte.
 type onWrite struct {
 	b  bytes.Buffer
 	do func()
@@ -24,7 +24,7 @@ func (w *onWrite) Write(b []byte) (int, error) {
 	return w.b.Write(b)
 }
 
-// plotted runs vnic run with --plot, and calls do before the report is printed.
+// plotted runs vnic run with --plot, and calls do when vnic first writes to stdout: when it prints the report.
 func plotted(ctx context.Context, dir string, do func(), more ...string) (status int, out, errs string) {
 	w := onWrite{do: do}
 	var e bytes.Buffer

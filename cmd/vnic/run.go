@@ -187,7 +187,7 @@ func (x *runFlags) run(c *cobra.Command, _ []string) error {
 func (x *runFlags) takeOptions(c *cobra.Command) error {
 	o := &x.options
 	if c.Flags().Changed("sabotage") && o.Sabotage == "" {
-		o.Sabotage = "''" // an empty name was given, which is not valid either
+		o.Sabotage = "''" // --sabotage was given with an empty name: '' is no fault's name, "" would mean none
 	}
 	if !c.Flags().Changed("seed") {
 		o.Seed = uint64(rand.Uint32())
@@ -228,7 +228,8 @@ func setGuests(o *run.Options, words []string) error {
 	return nil
 }
 
-// takeLab sets the guests to a lab file's, or to the one that --guest names.
+// takeLab reads a lab file, and sets the options for its guests. If --guest names one of them, it requires a seed, by
+// --seed or in the file.
 func takeLab(c *cobra.Command, o *run.Options, name string) error {
 	refused := []string{"p2p"}
 	if o.Half == "" {

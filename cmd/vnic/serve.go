@@ -28,7 +28,8 @@ const capabilitiesFlag = "--print-capabilities"
 
 const memoryMaxFlag = "print-memory-max"
 
-// backendArgs adds serve if the program was started by the name of a backend.
+// backendArgs returns the arguments behind the program's name. It puts serve before them if the program was started by
+// the backend's name.
 func backendArgs(args []string) []string {
 	if filepath.Base(args[0]) == serve.BackendName {
 		return append([]string{"serve"}, args[1:]...)
@@ -36,8 +37,8 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// With --print-capabilities "other options and arguments should be ignored" (vhost-user.rst, "Backend program
-// conventions").
+// asksCapabilities reports whether args are vnic serve's with --print-capabilities: "other options and arguments
+// should be ignored" then (vhost-user.rst, "Backend program conventions").
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
@@ -228,7 +229,7 @@ func imageToBoot(c *cobra.Command, dir, model string) (*image.Files, error) {
 	f, err := image.Load(dir)
 	another := errors.As(err, new(version.Error))
 	switch {
-	case !given && (err != nil && !another || f.NIC != model): // a lab file's NICs may have several models
+	case !given && (err != nil && !another || f.NIC != model): // no image that loads, or one for another NIC
 		return nil, nil
 	case another:
 		return nil, err

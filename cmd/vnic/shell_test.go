@@ -21,7 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cacheWithQEMU returns a cache with QEMU and a kernel, or skips the test.
+// cacheWithQEMU returns the directory of a cache with QEMU and a kernel. Without one, or where testkit.Boots skips,
+// it skips the test.
 func cacheWithQEMU(t *testing.T) string {
 	t.Helper()
 	testkit.Boots(t)
@@ -71,7 +72,7 @@ func startOnTerminal(t *testing.T, args ...string) *screenOf {
 	return s
 }
 
-// until reads output until it contains words.
+// until reads output until all output so far (seen) contains words.
 func (s *screenOf) until(words string) {
 	s.t.Helper()
 	b := make([]byte, 4096)
@@ -88,7 +89,7 @@ func (s *screenOf) types(keys string) {
 	testkit.Must(s.keys.WriteString(keys))(s.t)
 }
 
-// ends returns vnic's exit status, and checks that the terminal's settings are as before.
+// ends waits for vnic's end, checks that the terminal's settings are as before, and returns the exit status.
 func (s *screenOf) ends() int {
 	s.t.Helper()
 	shown := make(chan []byte)
@@ -184,7 +185,7 @@ func TestGuestsCanBeLeft(t *testing.T) {
 	})
 }
 
-// runAndSee runs vnic, and calls saw with its stderr so far at each write.
+// runAndSee runs vnic, and calls saw with its stderr so far at each write. notes is all of stderr.
 func runAndSee(t *testing.T, saw func(notes string), args ...string) (status int, notes string) {
 	t.Helper()
 	c := exec.Command("vnic", args...)
@@ -286,7 +287,7 @@ func TestTimeLimit(t *testing.T) {
 	})
 }
 
-// Scripts come with their interpreters' libraries.
+// Scripts bring their interpreters, Python and Perl, and the interpreters' own libraries.
 func TestScriptsBringTheirInterpreters(t *testing.T) {
 	atNight(t)
 	for _, name := range []string{"python3", "/usr/bin/perl"} {

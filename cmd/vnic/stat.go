@@ -57,7 +57,8 @@ user's: $VNIC_RUNTIME_DIR, else $XDG_RUNTIME_DIR/vnic, /run/user/UID/vnic (root:
 	return c
 }
 
-// statOf asks the process in args, or the only vnic.
+// statOf returns the counters of the vnic whose PID is in args, or of the only vnic that runs. Several are a usage
+// error.
 func statOf(c *cobra.Command, args []string) (*stat.Snapshot, error) {
 	if len(args) == 1 {
 		pid, err := strconv.Atoi(args[0])

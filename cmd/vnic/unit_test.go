@@ -9,7 +9,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serve accepts the flags in systemd's unit.
+// vnic serve accepts the flags of the systemd unit's ExecStart, with the defaults and the values in its comments.
 func TestUnitStartsWhatServeTakes(t *testing.T) {
 	unit := string(testkit.Must(os.ReadFile("../../packaging/vnic@.service"))(t))
 	value := func(key string) string {

@@ -34,7 +34,7 @@ func misuseIf[E error](c *cobra.Command, err error) error {
 	return err
 }
 
-// isCobraUsage compares texts: cobra's errors have no type.
+// isCobraUsage reports whether err is cobra's error for wrong use. It compares texts: these errors have no type.
 func isCobraUsage(err error) bool {
 	s := err.Error()
 	for _, p := range []string{"unknown command", "accepts ", "requires at least", "if any flags in the group",

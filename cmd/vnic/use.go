@@ -25,11 +25,11 @@ type use struct {
 	progress func(*show.UI, string, uint64, uint64)
 
 	mode, guest, lab string
-	unused           []string // keys of the lab file that the command ignores
+	unused           []string // keys that the lab file has and the command ignores
 	asJSON, verbose  bool
 	live             live.Command
 
-	server func(context.Context) (io.Closer, error) // starts or finds the server, outside of the sandbox; may be nil
+	server func(context.Context) (io.Closer, error) // starts or finds the server, before the sandbox begins; may be nil
 }
 
 func newUse(command string, o *session.Options, complete func() error) *use {
@@ -120,7 +120,8 @@ type report interface {
 	SetCapture(p *pcap.Report)
 }
 
-// runUse checks the flags, calls do, and prints its report, if there is one.
+// runUse checks the flags, starts the command's server, if it has one, calls do, and prints do's report, if it is not
+// nil.
 func runUse[R any, P interface {
 	*R
 	report
@@ -160,7 +161,8 @@ func runUse[R any, P interface {
 	})
 }
 
-// results returns where to print results: stderr if the capture goes to stdout.
+// results returns where to print results: stderr if the capture goes to stdout, else stdout. It returns a usage error
+// if flags of the capture are wrong.
 func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
 	out := c.OutOrStdout()
 	if dump.Stdout = out; dump.File == "-" {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/nic/sabotage"
 )
 
-// flagValues lists the values of flags, for shell completion and "did you mean".
+// flagValues lists values of some flags, for shell completion and "did you mean".
 var flagValues = map[string][]string{
 	"nic":        {lab.Virtio, lab.GVE},
 	"device":     {"virtio-net-pci", "vmxnet3", "e1000e"},
@@ -34,7 +34,7 @@ var flagValues = map[string][]string{
 	"sabotage":   append(faultNames(), "list"),
 }
 
-// openValues names flags for whose values no other word is suggested, as they take others than flagValues, too.
+// openValues names flags that also take values that flagValues lacks: "did you mean" suggests none for them.
 var openValues = map[string]bool{"host-ports": true, "lab": true, "scale": true, "allow-mac": true, "sabotage": true}
 
 func faultNames() (names []string) {

@@ -16,7 +16,7 @@ type buffer struct {
 	d   *Device
 	mem []byte
 
-	closed bool // under d.mu
+	closed bool // protected by d.mu
 }
 
 // Close implements devmem.Buffer.
@@ -61,15 +61,15 @@ type binding struct {
 
 	mu     sync.Mutex
 	closed bool
-	// Fields of a receive binding: the free pages; for each page, how many queued chunks and how many tokens hold
-	// it.
+	// For a transmit binding the next three fields are nil. free has the numbers of the free pages. queued[p] is 1
+	// from take of page p until unqueue, else 0; held[p] is how many tokens refer to page p.
 	free         []uint32
 	queued, held []uint32
-	room         chan struct{} // closed when a page becomes free, or the binding is closed
-	sends        int           // calls of SendDevmem in progress
+	room         chan struct{} // returned by take if no page is free; wake closes it, and sets room to nil
+	sends        int           // calls of SendDevmem in progress; 0 for a receive binding
 }
 
-// buffer returns the device's buffer b if it can be bound. The caller holds d.mu.
+// buffer returns b as a *buffer, or an error if d or b is closed or b is another device's. The caller holds d.mu.
 func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	return x, nil
 }
 
-// bind makes a binding of the buffer. The caller holds d.mu.
+// bind makes a binding of b, and adds it to the device's bindings. The caller holds b.d.mu.
 func (b *buffer) bind(tx bool, queues []int) *binding {
 	d := b.d
 	d.lastID++
@@ -162,7 +162,8 @@ func (b *binding) wake() {
 	}
 }
 
-// unlock unlocks b.mu, and makes the binding done if it is closed and its memory is not in use.
+// unlock unlocks b.mu. If the binding is closed, and no page and no send is in use, unlock then locks b.d.mu,
+// removes the binding from the device and closes done.
 func (b *binding) unlock() {
 	idle := b.closed && len(b.free) == len(b.queued) && b.sends == 0
 	b.mu.Unlock()
@@ -177,8 +178,8 @@ func (b *binding) unlock() {
 	}
 }
 
-// take returns up to n free pages, or if none is free a channel that is closed when one may be; neither if the
-// binding is closed.
+// take returns up to n free pages, and counts them in queued. If no page is free, it returns a channel that is
+// closed when a page becomes free or the binding is closed; if the binding is closed already, nil and nil.
 func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +194,7 @@ func (b *binding) take(n int) (pages []uint32, room <-chan struct{}) {
 	}
 	k := max(len(b.free)-n, 0)
 	pages, b.free = slices.Clone(b.free[k:]), b.free[:k]
-	slices.Reverse(pages) // in the order of a stack: the last free page first
+	slices.Reverse(pages) // as from a stack: the end of free first
 	for _, p := range pages {
 		b.queued[p]++
 	}
@@ -208,7 +209,7 @@ func (b *binding) hold(i uint32) {
 	b.held[i]++
 }
 
-// unhold drops a token's reference to page i, unqueue a queued chunk's.
+// unhold drops a token's reference to page i. unqueue drops the reference that take has made.
 func (b *binding) unhold(i uint32) { b.drop(i, b.held) }
 
 func (b *binding) unqueue(i uint32) { b.drop(i, b.queued) }
@@ -222,7 +223,7 @@ func (b *binding) drop(i uint32, refs []uint32) {
 	}
 }
 
-// facts describes the binding for diagnoses. The caller holds d.mu.
+// facts returns the binding's buffer, queues and statistics. It locks b.mu.
 func (b *binding) facts() diagnosis.Binding {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// maxQueued is the number of received bytes in the queue from which on the connection reads no more.
+	// maxQueued: a connection does not begin to read from the socket while its queue has this many bytes or more.
 	maxQueued = 1 << 20
-	batch     = 32       // pages to take at a time
-	linearMax = 64 << 10 // bytes of host memory to read at a time
+	batch     = 32       // most pages that fill reads into at a time
+	linearMax = 64 << 10 // most bytes that fill reads into host memory at a time
 )
 
-// chunk is a piece of the stream.
+// chunk is n bytes from the socket that the user has not received yet: in one page of a binding, or in host memory.
 type chunk struct {
 	b    *binding // nil: the bytes are in host
 	page uint32
@@ -36,41 +36,42 @@ type chunk struct {
 	host []byte
 }
 
-// token is the page of an issued token; b is nil if the number is free.
+// token is the page that an issued token refers to; b is nil if the token's number is not in use.
 type token struct {
 	b    *binding
 	page uint32
 }
 
-// conn is a devmem.Conn. A goroutine reads the socket, and puts the bytes where the current rules steer them.
+// conn is a devmem.Conn. Its goroutine read reads the socket: into pages of the binding to which the rules steer
+// the connection at that time, or into host memory if there is none or it is closed.
 type conn struct {
-	*net.TCPConn // for its addresses, CloseWrite and SetLinger
+	*net.TCPConn // its LocalAddr, RemoteAddr, CloseWrite and SetLinger are the conn's
 	d            *Device
 	raw          syscall.RawConn
-	src, dst     netip.AddrPort // as in received packets
+	src, dst     netip.AddrPort // of received packets: src is the peer's
 
 	mu     sync.Mutex
 	closed bool
-	queue  []chunk // queue[first:] has bytes
+	queue  []chunk // queue[first:] has bytes for the user; elements before first are cleared
 	first  int
 	bytes  int
-	err    error         // the socket's error or io.EOF, which follows the queued data
-	news   chan struct{} // closed when there is news for receivers
+	err    error         // the error or io.EOF that ended read; await returns it once the queue is empty
+	news   chan struct{} // notify closes and replaces it when read has queued bytes or ended, and in Close
 	room   chan struct{} // closed when the queue has room again; nil: read does not wait for it
 	tokens []token       // token number i is at index i-1
-	low    int           // no index below low has a free number
+	low    int           // the numbers of all indexes below low are in use
 
 	stallLimit    time.Duration
 	writeDeadline time.Time
 
 	readDeadline *deadline.Deadline
 
-	sending sync.Mutex // held during a send
+	sending sync.Mutex // held while Write or SendDevmem writes to the socket
 	sends   sends
 	ended   chan struct{}
 }
 
-// open makes a conn, which owns the socket.
+// open makes a conn, which owns t, and starts its goroutine read. If open returns an error, it has closed t.
 func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	raw, err := t.SyscallConn()
 	if err != nil {
@@ -85,7 +86,7 @@ func (d *Device) open(t *net.TCPConn) (devmem.Conn, error) {
 	return c, nil
 }
 
-// notify tells waiting receivers that there is news. The caller holds c.mu.
+// notify wakes waiting callers of await. The caller holds c.mu.
 func (c *conn) notify() {
 	close(c.news)
 	c.news = make(chan struct{})
@@ -142,14 +143,15 @@ func (c *conn) readable() (failed error) {
 	err := c.raw.Read(func(fd uintptr) bool {
 		var one [1]byte
 		_, _, e := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		failed = os.NewSyscallError("recvfrom", e) // the socket reports an error only once
+		failed = os.NewSyscallError("recvfrom", e) // Linux reports a socket's error to one call only: readv would miss it
 		return e != unix.EAGAIN && e != unix.EINTR
 	})
 	return cmp.Or(err, failed)
 }
 
-// fill waits for bytes, and reads some to where the rules steer them. It takes pages only after the wait: a
-// connection that waits must hold none.
+// fill waits for bytes, the peer's FIN or an error of the socket, and reads some bytes to where the rules then steer
+// them. If they are for a binding without a free page, it waits for one. It takes pages after these waits, so that
+// a waiting connection holds none.
 func (c *conn) fill() (list []chunk, err error) {
 	for {
 		if err := c.readable(); err != nil {
@@ -175,7 +177,7 @@ func (c *conn) fill() (list []chunk, err error) {
 			to = append(to, b.page(p))
 		}
 		var host []byte
-		if pages == nil { // not steered, or the binding is closed
+		if pages == nil { // there is no binding, or it is closed
 			host = make([]byte, linearMax)
 			to = [][]byte{host}
 		}
@@ -205,8 +207,9 @@ func (c *conn) wrap(op string, err error) error {
 	return devmembase.OpError(op, err, c.LocalAddr(), c.RemoteAddr())
 }
 
-// await waits until the queue has a byte, or returns an error. It holds c.mu if it returns nil. With dontWait
-// it may return EAGAIN, unwrapped.
+// await waits until the queue has a byte, and then returns nil with c.mu held. It returns an error without c.mu if
+// the connection is closed, the read deadline has passed, read has ended and the queue is empty, or the wait stalls
+// (SetStallLimit). With dontWait it returns EAGAIN, unwrapped, instead of waiting.
 func (c *conn) await(op string, dontWait bool) error {
 	for {
 		c.mu.Lock()
@@ -232,7 +235,7 @@ func (c *conn) await(op string, dontWait bool) error {
 	}
 }
 
-// Read implements net.Conn.
+// Read implements devmem.Conn.
 func (c *conn) Read(b []byte) (n int, err error) {
 	if err := c.await("read", false); err != nil {
 		return 0, err
@@ -248,7 +251,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// took removes n bytes from the first chunk. The caller holds c.mu.
+// took removes n bytes from the first chunk of the queue, and returns n. The caller holds c.mu.
 func (c *conn) took(n int) int {
 	x := &c.queue[c.first]
 	x.off, x.n, c.bytes = x.off+n, x.n-n, c.bytes-n
@@ -316,7 +319,7 @@ func (c *conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvF
 	return n, nfrags, nlinear, nil
 }
 
-// token issues the lowest free number for a page. The caller holds c.mu.
+// token issues a token for a page of b, and returns its number, the lowest not in use. The caller holds c.mu.
 func (c *conn) token(b *binding, page uint32) uint32 {
 	for c.low < len(c.tokens) && c.tokens[c.low].b != nil {
 		c.low++
@@ -353,7 +356,7 @@ func (c *conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	return freed, nil
 }
 
-// free takes back the token at index i. The caller holds c.mu.
+// free takes back the issued token at index i of tokens. The caller holds c.mu.
 func (c *conn) free(i int) {
 	t := c.tokens[i]
 	c.tokens[i], c.low = token{}, min(c.low, i)

@@ -21,12 +21,12 @@ import (
 const (
 	maxQueues = 256
 	maxRules  = 1024
-	minPages  = 16 // for each bound queue
+	minPages  = 16 // least pages of a receive binding for each of its queues
 )
 
 // Options are options of New.
 type Options struct {
-	GPUs   []*GPU // owned by the caller
+	GPUs   []*GPU // the caller closes them, after the Device
 	Queues int    // number of receive queues, 2 to 256; 0 means 16
 }
 
@@ -36,12 +36,12 @@ type Device struct {
 
 	mu       sync.Mutex
 	closed   bool
-	queues   []*binding // nil: host memory
+	queues   []*binding // the binding of each receive queue; nil: its data goes to host memory
 	rules    map[devmem.FlowID]devmem.Flow
 	lastRule devmem.FlowID
 	bindings map[uint32]*binding
 	lastID   uint32
-	ends     devmembase.Set[io.Closer] // connections and listeners
+	ends     devmembase.Set[io.Closer] // open connections and listeners
 	work     sync.WaitGroup
 
 	rxDevice, rxLinear, txDevice, txLinear, drops atomic.Uint64
@@ -49,7 +49,7 @@ type Device struct {
 
 var _ devmem.Device = (*Device)(nil)
 
-// New makes a Device.
+// New makes a Device. EINVAL: Queues is out of range.
 func New(o Options) (*Device, error) {
 	if o.Queues == 0 {
 		o.Queues = 16
@@ -102,7 +102,7 @@ func (d *Device) DelFlow(id devmem.FlowID) error {
 	return nil
 }
 
-// SetRSS implements devmem.Device. It has no effect.
+// SetRSS implements devmem.Device. It checks n, and has no other effect.
 func (d *Device) SetRSS(n int) error {
 	if n < 1 || n > len(d.queues) {
 		return fmt.Errorf("rss over %d queues: 1 to %d: %w", n, len(d.queues), syscall.EINVAL)
@@ -110,16 +110,16 @@ func (d *Device) SetRSS(n int) error {
 	return nil
 }
 
-// steered returns the binding to which a flow is steered; nil: host memory. src and dst are as in received
-// packets.
+// steered returns the binding of the queue to which the rules steer packets from src to dst; nil if the queue has
+// none.
 func (d *Device) steered(src, dst netip.AddrPort) *binding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queues[d.queueOf(src, dst)] // queue 0 has no binding
+	return d.queues[d.queueOf(src, dst)] // queue 0 never has a binding: BindRX returns ERANGE
 }
 
-// queueOf returns the queue of the matching rule with most fields, the oldest of several; 0 if no rule matches.
-// The caller holds d.mu.
+// queueOf returns the queue of the matching rule that compares most addresses and ports, of several the oldest; 0 if
+// no rule matches. The caller holds d.mu.
 func (d *Device) queueOf(src, dst netip.AddrPort) int {
 	var best devmem.FlowID
 	most, queue := -1, 0
@@ -186,7 +186,8 @@ func (l *listener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// Stats implements devmem.Device. It counts neither segments nor the bytes that Peek returns.
+// Stats implements devmem.Device. It sets the counters of bytes and NICDrops, and no other counter. RecvDevmem with
+// Peek counts no bytes.
 func (d *Device) Stats() devmem.Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -216,7 +217,7 @@ func (d *Device) Close() error {
 		if c, ok := x.(*conn); ok {
 			_ = c.SetLinger(0)
 		}
-		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // its owner may have closed it
+		if err := x.Close(); !errors.Is(err, net.ErrClosed) { // the user may have closed x meanwhile
 			errs = append(errs, err)
 		}
 	}

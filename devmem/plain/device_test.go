@@ -60,7 +60,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// pair returns a receive binding, and both ends of a connection that is steered to it.
+// pair returns a receive binding, and both ends of a connection: the device's, which a rule steers to the binding, and
+// an ordinary socket.
 func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	t.Helper()
 	b := testkit.Must(d.BindRX(testkit.Must(d.Register(0, 0, 256<<10))(t), 1))(t)
@@ -76,7 +77,8 @@ func pair(t *testing.T, d *Device) (devmem.Binding, devmem.Conn, net.Conn) {
 	return b, c, peer
 }
 
-// A connection whose user does not receive reads about maxQueued bytes.
+// A connection without a binding, whose user does not receive, queues at least maxQueued and at most
+// maxQueued+linearMax bytes, and reads the rest when the user receives.
 func TestQueueIsBounded(t *testing.T) {
 	d, _ := newDevice(t)
 	x, _ := testkit.Loopback()
@@ -110,7 +112,7 @@ func TestQueueIsBounded(t *testing.T) {
 	testkit.Equal(t, "bytes", int(got), want)
 }
 
-// A connection without free pages continues when tokens are returned.
+// A connection whose binding has no free page stalls, and continues when its user returns tokens.
 func TestWaitsForPages(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -160,7 +162,7 @@ func TestWaitsForPages(t *testing.T) {
 	testkit.OK(t, <-wrote)
 }
 
-// A deadline can be moved. A call that waits ends at a new deadline, or when the peer closes.
+// A read deadline that has passed can be moved. RecvDevmem returns an error after a new deadline and the peer's close.
 func TestDeadlineMoves(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -180,7 +182,7 @@ func TestDeadlineMoves(t *testing.T) {
 		done <- err
 	}()
 	testkit.OK(t, c.SetReadDeadline(time.Now()))
-	testkit.OK(t, peer.Close()) // the deadline and the peer's close both end the call
+	testkit.OK(t, peer.Close()) // the deadline or the close ends the call, whichever it sees first
 	if err := <-done; err == nil {
 		t.Error("received")
 	}
@@ -195,7 +197,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// After a stall the connection can still be used.
+// After SendDevmem has returned a stall error, the connection can still be used.
 func TestSendStalls(t *testing.T) {
 	d, gpu := newDevice(t)
 	_, c, peer := pair(t, d)
@@ -242,7 +244,38 @@ func TestStallBehindASendIsThePeers(t *testing.T) {
 	testkit.OK(t, errors.Join(tx.Close(), rx.Close()))
 }
 
-// A reset that follows a FIN is an error.
+// A reset is an error to who receives, also if ReadCompletion has looked at the socket before: the stream was cut.
+func TestResetIsNoEndOfAStream(t *testing.T) {
+	d, gpu := newDevice(t)
+	_, c, peer := pair(t, d)
+	for id := range maps.Clone(d.rules) {
+		testkit.OK(t, d.DelFlow(id))
+	}
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := peer.Write(make([]byte, 64<<20)) // more than c's queue and the sockets hold
+		wrote <- err
+	}()
+	tx := testkit.Must(d.BindTX(testkit.Must(d.Register(0, 1<<20, uint64(len(gpu.Bytes()))-1<<20))(t)))(t)
+	c.SetStallLimit(100 * time.Millisecond)
+	for stall := (*devmem.StallError)(nil); stall == nil; {
+		if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Len: 1 << 20}}); err != nil && !errors.As(err, &stall) {
+			t.Fatal(err)
+		}
+	}
+	testkit.OK(t, errors.Join(peer.(*net.TCPConn).SetLinger(0), peer.Close()))
+	if err := <-wrote; err == nil {
+		t.Fatal("all was written")
+	}
+	for err := error(nil); err == nil; {
+		_, _, err = c.ReadCompletion(time.Time{})
+	}
+	_, err := io.Copy(io.Discard, c)
+	testkit.ErrorIs(t, err, syscall.ECONNRESET)
+	testkit.OK(t, tx.Close())
+}
+
+// If the peer resets the connection after its FIN, ReadCompletion first reports the send, and then returns an error.
 func TestResetBehindFIN(t *testing.T) {
 	d, _ := newDevice(t)
 	_, c, peer := pair(t, d)

@@ -23,7 +23,7 @@ func (c *conn) stalled(op string, idle time.Duration) error {
 	return &devmem.StallError{Op: op, Idle: idle, Diagnosis: diagnosis.Stall(x, c.d.facts()), State: c.State()}
 }
 
-// Diagnose serves devmem.Diagnose.
+// Diagnose does the work of devmem.Diagnose, which calls it.
 func (c *conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *conn) facts() diagnosis.Connection {
@@ -65,7 +65,7 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// allBindings returns the bindings that are not done. The caller holds d.mu.
+// allBindings returns the bindings that are not done, by ID. The caller holds d.mu.
 func (d *Device) allBindings() (all []diagnosis.Binding) {
 	for _, id := range slices.Sorted(maps.Keys(d.bindings)) {
 		all = append(all, d.bindings[id].facts())

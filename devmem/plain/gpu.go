@@ -17,7 +17,7 @@ type GPU struct {
 	close func() error
 }
 
-// NewGPU allocates size bytes. EINVAL: these are no whole pages, or more than 64 TiB.
+// NewGPU allocates size bytes of zeros. EINVAL: size is 0, not a multiple of devmem.PageSize, or above 64 TiB.
 func NewGPU(size uint64) (*GPU, error) {
 	if size == 0 || size%devmem.PageSize != 0 || size > 1<<46 {
 		return nil, fmt.Errorf("gpu of %#x bytes: not whole pages, or beyond all memory: %w", size, syscall.EINVAL)
@@ -36,5 +36,5 @@ func (g *GPU) Bytes() []byte { return g.mem }
 // Size returns the size of the memory in bytes.
 func (g *GPU) Size() uint64 { return uint64(len(g.mem)) }
 
-// Close releases the memory. Nothing may use it any more.
+// Close releases the memory; nothing may access it afterwards. Later calls return the first call's result.
 func (g *GPU) Close() error { return g.close() }

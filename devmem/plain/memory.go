@@ -20,7 +20,7 @@ type worker struct {
 	bytes func(gpu int, off, size uint64) ([]byte, error)
 }
 
-// NewMemory returns a Memory of GPUs, numbered in this order.
+// NewMemory returns a Memory of gpus: GPU 0 is the first argument.
 func NewMemory(gpus ...*GPU) *Memory {
 	return MapMemory(func(gpu int, off, size uint64) ([]byte, error) {
 		if gpu < 0 || gpu >= len(gpus) {
@@ -34,9 +34,10 @@ func NewMemory(gpus ...*GPU) *Memory {
 	})
 }
 
-// MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. bytes returns size
-// bytes of a GPU's memory from off on, or fewer, up to the end of a page, if not all are contiguous. It is
-// called from several goroutines; its result is used until the method of Memory that called it returns.
+// MapMemory returns a Memory over memory that the CPU can access, such as a mapped dma-buf. The function bytes
+// returns size bytes of the memory of GPU number gpu from offset off on. If these are not contiguous for the CPU, it
+// returns fewer, at least one, and ends them at the end of a page. Several goroutines may call bytes at once. Memory
+// uses the result until the method that called bytes returns.
 func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 	return &Memory{devmembase.NewMemory(worker{bytes})}
 }
@@ -44,7 +45,7 @@ func MapMemory(bytes func(gpu int, off, size uint64) ([]byte, error)) *Memory {
 // step is the most bytes between two checks of the context.
 const step = 1 << 20
 
-// memory returns between 1 and n bytes from pos on.
+// memory is a function that returns 1 to n bytes from offset pos on, or an error; n is at least 1.
 type memory func(pos, n uint64) ([]byte, error)
 
 func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
@@ -60,7 +61,8 @@ func (w worker) memoryOf(b devmem.Buffer, off uint64) memory {
 
 func host(b []byte) memory { return func(pos, n uint64) ([]byte, error) { return b[pos:][:n], nil } }
 
-// pairs walks over n bytes of dst and src, and calls f with pieces of equal length of both.
+// pairs calls f for the first n bytes of dst and src, in pieces of equal length of both, and adds the lengths to
+// count. It returns the first error, or ctx's cause if ctx has ended.
 func pairs(ctx context.Context, dst, src memory, n uint64, count *atomic.Uint64, f func(dst, src []byte)) error {
 	for pos := uint64(0); pos < n; {
 		if ctx.Err() != nil {

@@ -29,7 +29,7 @@ func TestMemory(t *testing.T) {
 					if n := uint64(len(all)); off > n || size > n-off {
 						return nil, fmt.Errorf("%#x of gpu %d: %w", off, gpu, syscall.EFAULT)
 					}
-					size = min(size, 64<<10-off%(64<<10)) // the memory is contiguous up to the next multiple of 64 KiB
+					size = min(size, 64<<10-off%(64<<10)) // as if it were contiguous up to the next multiple of 64 KiB only
 					return all[off : off+size : off+size], nil
 				})
 				if plain {

@@ -16,13 +16,13 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// sends records incomplete calls of SendDevmem.
+// sends records the calls of SendDevmem that ReadCompletion has not reported.
 type sends struct {
 	mu     sync.Mutex
-	total  uint64   // bytes written to the socket
+	total  uint64   // bytes written to the socket, by Write and SendDevmem
 	done   uint32   // number of the first call not yet reported as complete
-	ends   []uint64 // where the calls from done on end in the stream
-	failed error    // the socket's error
+	ends   []uint64 // for each call from number done on, total after it
+	failed error    // an error after which the connection cannot send; nil: none was found
 }
 
 func (c *conn) writable(err error) error {
@@ -45,7 +45,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return int(n), c.writable(err)
 }
 
-// wrote records that n bytes were written to the socket, and the socket's error; call: by SendDevmem.
+// wrote records that n bytes were written to the socket, and err, unless it is nil or passing(err). call is true if
+// SendDevmem wrote them: then wrote also records the call, if n > 0.
 func (c *conn) wrote(n int, err error, call bool) {
 	s := &c.sends
 	s.mu.Lock()
@@ -59,7 +60,7 @@ func (c *conn) wrote(n int, err error, call bool) {
 	}
 }
 
-// passing reports whether the connection can still be used after err.
+// passing reports whether err is of a deadline or a stall, after which the connection can still be used.
 func passing(err error) bool {
 	stalled := (*devmem.StallError)(nil)
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &stalled)
@@ -92,7 +93,7 @@ func (c *conn) SendDevmem(id uint32, ranges []devmem.Range) (n int, err error) {
 	return int(k), c.writable(err)
 }
 
-// begin counts a send, unless the binding is closed.
+// begin counts a send and returns true; if the binding is closed, it only returns false.
 func (b *binding) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,34 +110,39 @@ func (b *binding) end() {
 	b.sends--
 }
 
-// unacknowledged returns how many sent bytes the peer has not acknowledged (SIOCOUTQ, tcp(7)).
+// unacknowledged returns how many bytes written to the socket the peer has not acknowledged, a FIN counted as one
+// (SIOCOUTQ: net/ipv4/tcp.c, tcp_ioctl); 0 after Close.
 func (c *conn) unacknowledged() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
 }
 
-// reset returns an error of the socket that the goroutine read misses, as it ends at the peer's FIN.
-func (c *conn) reset() (err error) {
-	_ = c.raw.Control(func(fd uintptr) {
-		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
-			err = syscall.Errno(n)
-			return
-		}
-		const tcpClose = 7 // include/net/tcp_states.h
-		if i, e := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); e == nil && i.State == tcpClose {
-			err = syscall.ECONNRESET
-		}
-	})
+// reset returns ECONNRESET if the socket is in the state CLOSE, else nil. After the peer's FIN the goroutine read has
+// ended, and so misses errors: reset returns the socket's, if any. Before, SO_ERROR would take it from read, which
+// would then end with EOF.
+func (c *conn) reset(ended bool) (err error) {
+	const tcpClose = 7 // include/net/tcp_states.h
+	if i, ok := c.info(); !ok || i.State != tcpClose {
+		return nil
+	}
+	err = syscall.ECONNRESET
+	if ended {
+		_ = c.raw.Control(func(fd uintptr) {
+			if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e == nil && n != 0 {
+				err = syscall.Errno(n)
+			}
+		})
+	}
 	return err
 }
 
-// Bounds of the polling interval.
+// Bounds of the interval at which ReadCompletion polls.
 const (
 	lookSoon = 100 * time.Microsecond
 	lookLate = 10 * time.Millisecond
 )
 
-// ReadCompletion implements devmem.Conn. It polls: acknowledgments cause no event.
+// ReadCompletion implements devmem.Conn. It polls, as Linux reports no event for each acknowledgment.
 func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	s := c.watch("read completion")
 	s.Begin()
@@ -161,17 +167,18 @@ func (c *conn) ReadCompletion(deadline time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// complete returns the calls whose bytes the peer has acknowledged, all calls if the connection has failed, or
-// an error.
+// complete returns the numbers lo to hi of the calls not reported before whose bytes the peer has acknowledged, or of
+// all calls not reported before if the connection has failed. If there are none, ok is false, and err is the
+// connection's error, if any. After Close, complete returns only an error.
 func (c *conn) complete() (lo, hi uint32, ok bool, err error) {
 	waiting := uint64(c.unacknowledged())
-	var reset error
-	if waiting > 0 {
-		reset = c.wrap("send", c.reset())
-	}
 	c.mu.Lock()
 	closed, bad := c.closed, c.err
 	c.mu.Unlock()
+	var reset error
+	if waiting > 0 {
+		reset = c.wrap("send", c.reset(bad != nil))
+	}
 	if errors.Is(bad, io.EOF) {
 		bad = nil
 	}

@@ -37,7 +37,8 @@ func (c *conn) watch(op string) *devmembase.Stall {
 		Stalled: func(time.Duration) error { return c.stalled(op, limit) }}
 }
 
-// send calls write, and makes it return when the connection stalls.
+// send calls write, and returns its results. If SetStallLimit has set a limit, and the connection makes no progress
+// for so long meanwhile, send makes write return, and returns a *devmem.StallError.
 func (c *conn) send(write func() (int64, error)) (n int64, err error) {
 	s := c.watch("send")
 	if s.Limit == 0 {

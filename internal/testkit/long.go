@@ -7,10 +7,11 @@ import (
 	"testing"
 )
 
-// Long reports whether tests should also run in their large form (VNIC_LONG), which takes minutes.
+// Long reports whether the environment variable VNIC_LONG is not empty: some tests then run in a larger form, or run
+// at all.
 func Long() bool { return os.Getenv("VNIC_LONG") != "" }
 
-// Boots skips a test that boots its own guests, unless the large form is requested without -short.
+// Boots skips the calling test, which boots its own guests, unless VNIC_LONG is set and the tests run without -short.
 func Boots(t testing.TB) {
 	t.Helper()
 	if testing.Short() || !Long() {
@@ -18,7 +19,8 @@ func Boots(t testing.TB) {
 	}
 }
 
-// Slow skips a test that takes a second or more if the tests run with -short, but without the race detector.
+// Slow skips the calling test, which takes a second or more, if the tests run with -short and without the race
+// detector.
 func Slow(t testing.TB) {
 	t.Helper()
 	if testing.Short() && !underRace() {

@@ -16,17 +16,17 @@ import (
 
 const inNamespace = "VNIC_TEST_NAMESPACE"
 
-// MayClone returns an error if this process cannot start another with these namespace flags. Without this
-// check, a start with UidMappings or GidMappings that fails leaves two descriptors of a pipe open (Go's
-// syscall, forkAndExecInChild).
+// MayClone starts /bin/true with these flags for clone(2), waits until it ends, and returns an error if that fails.
+// Call it before a start with UidMappings or GidMappings: if clone fails there, it leaves two descriptors of a pipe
+// open (Go's syscall, forkAndExecInChild).
 func MayClone(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
 	return cmd.Run()
 }
 
-// InNamespace runs the calling test again, as root in a process with its own network namespace, where it returns
-// true. Without namespaces it fails the test.
+// InNamespace runs the calling test again in a new process, in a network namespace of its own and as root there, and
+// returns false. In that process InNamespace returns true. It fails the test if the process cannot start or fails.
 //
 //	if !testkit.InNamespace(t) {
 //		return
@@ -68,8 +68,8 @@ func InNamespace(t *testing.T) bool {
 	return false
 }
 
-// Elsewhere starts a thread in a new network namespace, until the test ends. do runs f on the thread. tid is
-// the thread's id, as in /proc/TID/ns/net.
+// Elsewhere starts a thread in a new network namespace, for which the process must be root; the thread ends with the
+// test. do runs f on the thread, and waits until f returns. tid is the thread's id, as in /proc/TID/ns/net.
 func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	t.Helper()
 	calls, ready, done := make(chan func()), make(chan error), make(chan struct{})
@@ -98,7 +98,8 @@ func Elsewhere(t *testing.T) (do func(f func()), tid int) {
 	}, tid
 }
 
-// Tap makes a persistent tap device, as 'ip tuntap add' does, in this thread's network namespace.
+// Tap makes a persistent tap device in this thread's network namespace, as 'ip tuntap add NAME mode tap vnet_hdr'
+// does.
 func Tap(name string) error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -116,8 +117,8 @@ func Tap(name string) error {
 	return os.NewSyscallError("TUNSETPERSIST", unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1))
 }
 
-// Loopback returns two addresses of 127.0.0.0/8 that contain the process id: tests of other processes do not
-// use them.
+// Loopback returns two addresses of 127.0.0.0/8 that contain the process id: other processes of the same PID
+// namespace get other addresses from Loopback.
 func Loopback() (a, b netip.Addr) {
 	pid := os.Getpid() // at most 22 bits (PID_MAX_LIMIT)
 	addr := func(last int) netip.Addr {

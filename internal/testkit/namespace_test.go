@@ -19,7 +19,7 @@ func TestRefusedNamespacesLeaveNothing(t *testing.T) {
 	}
 	LeavesNothing(t)
 	OK(t, MayClone(unix.CLONE_NEWUSER))
-	OK(t, os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)) // limits new namespaces below this one
+	OK(t, os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)) // limits user namespaces below this one
 	if err := MayClone(unix.CLONE_NEWUSER); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("got %v", err)
 	}

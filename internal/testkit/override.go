@@ -8,7 +8,7 @@ import (
 )
 
 // WithoutOverride calls f in a thread without CAP_DAC_OVERRIDE: a file's mode decides whether f may write to
-// it, even if the process runs as root.
+// it, even if the process runs as root. f must return: it must not call t.Fatal.
 func WithoutOverride(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan error)

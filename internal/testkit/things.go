@@ -16,7 +16,7 @@ import (
 // Patience is the timeout of Eventually, and of other waits in tests.
 const Patience = time.Minute
 
-// SocketPair makes a connected pair of stream sockets, which the caller closes.
+// SocketPair makes a connected pair of Unix stream sockets, which the caller closes.
 func SocketPair(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
 	a, b, err := scm.Pair()
@@ -41,7 +41,8 @@ func Memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// Eventually polls f until it returns true, and fails the test after Patience. what describes the condition.
+// Eventually calls f, at most once a millisecond, until it returns true, and fails the test if that takes longer than
+// Patience. what describes the condition. It is not for functions of t.Cleanup: the test's context has ended then.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
@@ -57,7 +58,7 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// Source sets $VNIC_SOURCE (guest-images) to the checkout of the tests.
+// Source sets $VNIC_SOURCE, which package guestimages reads, to the checkout of the tests until the test ends.
 func Source(t testing.TB) {
 	t.Helper()
 	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {

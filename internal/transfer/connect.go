@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Listen makes a receiver's Node listen on PrepareArgs.Local.
+// Listen makes a receiver's Node listen on PrepareArgs.Local, until Finish.
 func (n *Node) Listen(ctx context.Context) error {
 	_, s, end, err := n.begin(ctx, "listen")
 	if err != nil {
@@ -52,7 +52,8 @@ func (n *Node) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Accept waits for the connection from PrepareArgs.Remote, and aborts others that come before it.
+// Accept waits for the connection from PrepareArgs.Remote, and aborts others that come before it. If its context ends,
+// it closes the listener.
 func (n *Node) Accept(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "accept")
 	if err != nil {
@@ -107,7 +108,7 @@ func (n *Node) took(s *session, c devmem.Conn) error {
 	return nil
 }
 
-// State describes the TCP state of the current transfer's connection.
+// State describes the TCP state of the current transfer's connection; "no connection" without one.
 func (n *Node) State(context.Context) string {
 	n.mu.Lock()
 	var c devmem.Conn
@@ -123,7 +124,7 @@ func (n *Node) State(context.Context) string {
 
 type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
 
-// Holders lists the device's connections whose program holds tokens. errors.ErrUnsupported: the device cannot
+// Holders lists the device's connections with tokens that were not returned. errors.ErrUnsupported: the device cannot
 // list them.
 func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	list, known := devmem.Holders(n.dev)
@@ -133,7 +134,7 @@ func (n *Node) Holders(context.Context) ([]devmem.Holder, error) {
 	return list, nil
 }
 
-// move implements Receive and Send: by copy in mode copy, else by reference.
+// move implements Receive and Send: it calls byCopy in mode copy, else byReference.
 func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {
 	ctx, s, end, err := n.begin(ctx, what)
 	if err != nil {

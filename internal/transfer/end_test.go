@@ -47,7 +47,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 					rerrs = start(rctx, w.b.receive)
 					w.arrived(100 << 10)
 				} else {
-					w.arrived(100 << 10) // without a reader, no more is sent than the socket takes
+					w.arrived(100 << 10) // without a reader, A sends no more than the connection's buffers take
 					rerrs = start(rctx, w.b.receive)
 					testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
 				}
@@ -64,7 +64,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				}
 				for name, err := range map[string]error{"sender": <-serrs, "receiver": <-rerrs} {
 					if mode == Copy && err == nil {
-						continue // completed before
+						continue // it completed before the cancellation
 					}
 					if err == nil || (who == name || who == "both") != errors.Is(err, context.Canceled) {
 						t.Errorf("%s: %v", name, err)
@@ -124,7 +124,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			if mode == Devmem {
 				serrs := start(t.Context(), w.a.send)
 				w.arrived(100 << 10)
-				w.finish() // the sender first, which resets the receiver's connection
+				w.finish() // ends the sender first, which resets the receiver's connection
 				testkit.ErrorIs(t, <-serrs, errFinished, "send")
 				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("receive: %v", err)
@@ -290,7 +290,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 
-// holds asks the NIC and the stack directly, not through the guest's end.
+// holds describes what the guest's NIC and stack hold. It asks them directly, not through g.end.
 func (g *guest) holds() string {
 	flows, _ := g.port.Flows()
 	buffers, _ := g.port.Buffers()

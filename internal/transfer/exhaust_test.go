@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// dry returns how often receive queue 1 had too few pages or descriptors to post, and the packets dropped there.
+// dry returns how often so far receive queue 1 had too few pages or descriptors to post, and how many packets were
+// dropped there.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
@@ -50,12 +51,12 @@ func TestTinyPool(t *testing.T) {
 				t.Errorf("the pool was never dry: %+v", w.b.drv.Stats().Rx[1])
 			}
 			t.Logf("%d times no page to post, %d packets dropped", unposted-was, drops-wasDrops)
-			w.run(trial{mode: Devmem, size: 1 << 20, seed: 5}) // with enough pages
+			w.run(trial{mode: Devmem, size: 1 << 20, seed: 5}) // with 1024 pages, which are enough
 		})
 	}
 }
 
-// TestHeldTokensRunThePoolDry holds the tokens of a part of the pages.
+// TestHeldTokensRunThePoolDry makes the receiver hold the tokens of a part of the pages until the transfer's end.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -97,7 +98,7 @@ func TestStallIsAnError(t *testing.T) {
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
 	testkit.OK(t, w.connect(t.Context(), send, recv))
-	errs := start(t.Context(), w.a.send) // neither end cancels the other
+	errs := start(t.Context(), w.a.send) // an error of one end does not cancel the other
 	for what, err := range map[string]error{"receiver": w.b.receive(t.Context()), "sender": <-errs} {
 		var stall *devmem.StallError
 		if !errors.As(err, &stall) {

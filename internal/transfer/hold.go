@@ -11,17 +11,18 @@ import (
 
 // held are tokens that a receiver keeps, to exhaust a page pool on purpose.
 type held struct {
-	limit uint64        // the most tokens; 0: none
-	wait  time.Duration // without data, after which all are returned; 0: never
+	limit uint64        // the most tokens to keep; 0: none
+	wait  time.Duration // the time without data after which all are returned; 0: never
 
 	mu     sync.Mutex
 	sets   []devmem.Tokens // under mu
 	tokens uint64          // under mu: number of tokens in sets
 	most   uint64          // under mu: the largest value of tokens
-	stalls uint64          // under mu: how often all tokens were returned
+	stalls uint64          // under mu: 1 once all tokens were returned for lack of data
 }
 
-// take keeps tokens up to the limit, and returns the rest; it keeps none after a stall.
+// take keeps tokens up to the limit, and returns the rest. It keeps none after stalled has returned tokens to the
+// connection.
 func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +60,7 @@ func (h *held) deadline() (t time.Time) {
 	return t
 }
 
-// stalled reports whether err is a passed deadline, and then returns all held tokens to the connection.
+// stalled reports whether err is a passed deadline; if so, it returns all held tokens to the connection.
 func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false, nil

@@ -15,10 +15,10 @@ type host struct {
 	open func(context.Context, SetupArgs) (*Node, SetupResult, error)
 
 	setup sync.Mutex       // one Setup or Close at a time
-	first map[string]first // under setup, by SetupArgs.Interface: of each NIC with vnic's driver
+	first map[string]first // under setup, by SetupArgs.Interface: the first Node of each NIC with vnic's driver
 
 	mu    sync.Mutex
-	nodes map[int]*Node // under mu
+	nodes map[int]*Node // under mu, by request.Node
 }
 
 type first struct {
@@ -46,7 +46,7 @@ func (h *host) set(number int, n *Node) {
 	}
 }
 
-// Ops registers the operations with the agent of this process.
+// Ops registers the operations of Nodes, Setup and Close with the agent of this process.
 func Ops() {
 	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)

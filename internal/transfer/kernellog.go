@@ -11,7 +11,8 @@ import (
 var complaint = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
 	`refcount_t:|use-after-free|blocked for more than|hung task|Unrecoverable platform error|Bad page`)
 
-// Complaints returns the lines of the kernel's log that report an error of the kernel itself.
+// Complaints returns the lines in the last MiB of this machine's kernel log that match complaint: signs of an error of
+// the kernel or of broken memory.
 func (n *Node) Complaints(context.Context) (lines []string, err error) {
 	b := make([]byte, 1<<20)
 	k, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)

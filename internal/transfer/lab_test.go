@@ -43,7 +43,7 @@ type guest struct {
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	new  string // what holds returns when nothing is prepared
+	new  string // the result of holds when nothing is prepared
 	end  Guest  // node, or a Remote of it
 	v4   netip.Addr
 	v6   netip.Addr
@@ -104,7 +104,7 @@ type trial struct {
 	seed  uint64
 }
 
-const dataOff = 8 << 20 // in each GPU; the pool lies below
+const dataOff = 8 << 20 // offset of the data in each GPU's memory; the receiver's pool lies below
 
 func (w *world) prepares(x trial) (send, recv PrepareArgs) {
 	port := uint16(w.ports.Add(1))
@@ -206,7 +206,7 @@ func (g *guest) empty() {
 	}
 }
 
-// both runs f and g concurrently; the first error cancels the other.
+// both runs f and g concurrently, and waits for both. The first error cancels the other's context, and is returned.
 func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return f(ctx) })

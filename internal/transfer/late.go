@@ -13,17 +13,17 @@ import (
 
 // late makes a receiver return tokens with a delay, like a program that is slow to use received data.
 type late struct {
-	by atomic.Int64 // nanoseconds
+	by atomic.Int64 // the delay, in nanoseconds; 0: none
 
 	mu      sync.Mutex
-	waiting uint64 // under mu: delayed tokens
-	most    uint64 // under mu: the largest value of waiting in this transfer
+	waiting uint64 // under mu: how many tokens are delayed now
+	most    uint64 // under mu: the largest value of waiting since begin
 }
 
 const maxLate = 10 * time.Second
 
-// LateTokens makes the Node return the tokens of received fragments with a delay from now on. When a transfer
-// ends, its delayed tokens are returned.
+// LateTokens sets the delay with which Receive, in mode devmem, returns the tokens of fragments from now on; 0: none.
+// When Receive ends, it returns its delayed tokens.
 func (n *Node) LateTokens(_ context.Context, by time.Duration) error {
 	if by < 0 || by > maxLate {
 		return fmt.Errorf("tokens late by %v: 0 to %v: %w", by, maxLate, syscall.EINVAL)
@@ -40,8 +40,7 @@ func (l *late) begin() {
 
 func (l *late) now() time.Duration { return time.Duration(l.by.Load()) }
 
-// giveBack returns tokens after a delay, or when ctx ends: the connection may then be closed, and an error does
-// not matter.
+// giveBack returns tokens to c after a delay, or when ctx ends: c may then be closed, and an error does not matter.
 func (l *late) giveBack(ctx context.Context, by time.Duration, t *devmem.Tokens, c devmem.Conn) error {
 	n := uint64(t.Len())
 	l.mu.Lock()

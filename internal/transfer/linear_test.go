@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// TestRuleThatGoes: without its flow rule a transfer arrives unsplit.
+// TestRuleThatGoes removes a transfer's flow rule before or during the transfer. All bytes arrive nevertheless; if the
+// rule is removed before, they arrive in host memory.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -38,7 +39,7 @@ func TestRuleThatGoes(t *testing.T) {
 			var rb Result
 			errs := start(t.Context(), func(ctx context.Context) (err error) { _, rb, err = w.move(ctx); return err })
 			if name == "in the middle" {
-				w.arrived(2*size + size/3) // after the bytes of other rounds
+				w.arrived(2*size + size/3) // the bytes of the two earlier rounds count, too
 				forget()
 			}
 			testkit.OK(t, <-errs)
@@ -55,7 +56,7 @@ func TestRuleThatGoes(t *testing.T) {
 	}
 }
 
-// fakeHost is a guest's memory and engines for a simulated NIC.
+// fakeHost is a guest's DMA memory, GPU memory and engines, for a NIC of stacktest.
 type fakeHost struct {
 	gpu []byte
 	dma []byte

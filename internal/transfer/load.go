@@ -21,11 +21,11 @@ type Source struct {
 	URL         string        `json:"url"`
 	Header      http.Header   `json:"header,omitempty"`
 	Names       []netip.Addr  `json:"names,omitempty"` // DNS servers, asked over TCP
-	Hosts       []HostAddr    `json:"hosts,omitempty"` // with a fixed address
+	Hosts       []HostAddr    `json:"hosts,omitempty"` // host names that are resolved without DNS
 	Local       netip.Addr    `json:"local"`
 	GPU         int           `json:"gpu"`
-	Data        Area          `json:"data"` // for bytes of the file
-	Pool        Area          `json:"pool"` // buffer for received packets
+	Data        Area          `json:"data"` // where Load puts bytes of the file
+	Pool        Area          `json:"pool"` // for received packets, unless Copy is set
 	Queue       int           `json:"queue"`
 	Connections int           `json:"connections"`
 	RangeSize   uint64        `json:"range_size"`
@@ -46,20 +46,20 @@ type SourceInfo struct {
 	URL     string          `json:"url"` // after redirects
 	Size    uint64          `json:"size"`
 	ETag    string          `json:"etag,omitempty"`
-	Tensors []loader.Tensor `json:"tensors,omitempty"` // as many as fit into a message
-	Count   int             `json:"count,omitempty"`   // of all tensors
-	Data    uint64          `json:"data,omitempty"`    // offset in the file where the tensors begin
+	Tensors []loader.Tensor `json:"tensors,omitempty"` // if Source.Tensors: the first ones, as many as fit into a message
+	Count   int             `json:"count,omitempty"`   // number of all tensors in the file
+	Data    uint64          `json:"data,omitempty"`    // offset in the file where the tensors' data begins
 }
 
 // LoadArgs say which part of an open Source to read, how, and to where.
 type LoadArgs struct {
-	// If Records is not 0, it is the size of a record, in bytes, and Load reads records in batches. Otherwise it
-	// reads [Off, Off+Len) of the file to offset Mem of Source.Data.
+	// If Records is not 0, it is the size of a record, in bytes, and Load reads records in batches. Otherwise Load
+	// reads [Off, Off+Len) of the file. Both write to Source.Data from offset Mem on.
 	Records uint64        `json:"records,omitempty"`
-	Batch   uint64        `json:"batch,omitempty"`
-	Depth   int           `json:"depth,omitempty"` // batches ahead
-	Step    time.Duration `json:"step,omitempty"`  // nanoseconds per batch of the consumer
-	Skip    uint64        `json:"skip,omitempty"`  // bytes before the first record
+	Batch   uint64        `json:"batch,omitempty"` // records in a batch
+	Depth   int           `json:"depth,omitempty"` // most batches in memory at a time
+	Step    time.Duration `json:"step,omitempty"`  // how long the consumer works on a batch, in nanoseconds
+	Skip    uint64        `json:"skip,omitempty"`  // bytes of the file before the first record
 
 	Off uint64 `json:"off,omitempty"`
 	Len uint64 `json:"len,omitempty"`
@@ -81,7 +81,8 @@ type source struct {
 	undo    undo.Stack
 }
 
-// OpenSource registers the areas of GPU memory, and asks the server about the file.
+// OpenSource registers the areas of GPU memory, and asks the server about the file. With Source.Tensors it also reads
+// the list of tensors. After an error it has undone everything.
 func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -118,8 +119,8 @@ func (n *Node) OpenSource(ctx context.Context, s Source) (info SourceInfo, err e
 	return info, nil
 }
 
-// maxListed bounds the list of tensors in a message, in bytes: a line has at most 1 MiB (agent.MaxLine), and
-// JSON encodes a byte as at most six.
+// maxListed bounds the list of tensors in a message, in bytes as listed counts them: a line has at most 1 MiB
+// (agent.MaxLine), and JSON encodes a byte of a name as at most six.
 const maxListed = 128 << 10
 
 func listed(list []loader.Tensor) []loader.Tensor {
@@ -132,7 +133,7 @@ func listed(list []loader.Tensor) []loader.Tensor {
 	return list
 }
 
-// resolver resolves a host name by s.Hosts, else as an address, else by DNS over TCP.
+// resolver returns a function that resolves a host name by s.Hosts, else as an address, else by DNS over TCP.
 func (n *Node) resolver(s *Source) func(ctx context.Context, host string) ([]netip.Addr, error) {
 	names := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		err := error(syscall.EHOSTUNREACH)
@@ -196,7 +197,7 @@ func (s *source) consume(ctx context.Context, l *LoadArgs, r *LoadResult) error 
 			return err
 		}
 		r.Bytes += b.Len
-		if l.Step > 0 { // the GPU's work on the batch
+		if l.Step > 0 { // in place of a GPU's work on the batch
 			select {
 			case <-time.After(l.Step):
 			case <-ctx.Done():

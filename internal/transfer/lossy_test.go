@@ -23,12 +23,12 @@ func TestLossyLink(t *testing.T) {
 	t.Run("seed", func(t *testing.T) {
 		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel() // most of the time they wait for timers
+				t.Parallel() // most of the time the subtests wait for timers
 				w := newWorld(t, options{bad: lab.Impairment{Seed: seed << 8, Loss: 0.02, Reorder: 0.02}})
 				for _, mode := range modes {
 					x := trial{mode: mode, v6: seed%2 == 1, size: size + seed, seed: seed}
 					if seed%4 == 0 {
-						x.pages, x.size = 128, x.size/4 // few pages: data out of order is dropped
+						x.pages, x.size = 128, x.size/4 // few pages in mode devmem: B may drop data out of order
 					}
 					ra, _ := w.run(x)
 					again.Add(ra.Retransmits)

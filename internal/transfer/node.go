@@ -11,18 +11,18 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Loss is where segments are lost, which decides how TCP recovers.
+// Loss is where segments may be lost. It decides TCP's settings for retransmission.
 type Loss int
 
 // Kinds of Loss.
 const (
-	NoLoss   Loss = iota // none
+	NoLoss   Loss = iota // nowhere
 	PoolLoss             // at the receiver, whose page pool is too small
 	LinkLoss             // on the link
 )
 
-// Open starts vnic's stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, except CPU.Spin;
-// nil: unknown. After an error the NIC is closed.
+// Open starts vnic's stack on a NIC and makes a Node of both, whose Close closes the NIC. cpu reads the guest's CPU
+// time, except CPU.Spin; nil: unknown. After an error the NIC is closed.
 func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, loss Loss,
 	cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, Gateways: gateways, MTU: mtu, RACK: loss == LinkLoss}
@@ -41,7 +41,7 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 			return nil, fmt.Errorf("read CPU time: %w", err)
 		}
 		read = func() CPU {
-			c, _ := cpu() // an earlier call succeeded
+			c, _ := cpu() // an error is unlikely: an earlier call succeeded
 			c.Spin = n.Stats().Spin.Seconds()
 			return c
 		}
@@ -51,8 +51,8 @@ func Open(n *driver.NIC, addrs []netip.Prefix, gateways []netip.Addr, mtu int, l
 	return node, nil
 }
 
-// Close cancels running operations, and closes the device and the NIC; for a Node that Another made it leaves
-// both open.
+// Close cancels running operations, and closes the device with the NIC; for a Node that Another made it leaves both
+// open.
 func (n *Node) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Finish.Here())
 	defer cancel()
@@ -61,5 +61,5 @@ func (n *Node) Close() error {
 	if n.more {
 		return err
 	}
-	return n.dev.Close() // also frees what Node.release could not
+	return n.dev.Close() // also closes what Node.release could not
 }

@@ -25,40 +25,42 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// MemoryODP is memory on demand: a program's memory that is not pinned. A page is in RAM or, if the GPU's
-// driver has moved it, private to a GPU. The NIC requests pages when it needs them.
+// MemoryODP is memory on demand: a program's memory that is not pinned. A page is in RAM or, if the program has asked
+// the GPU's driver to move it, in the GPU's memory. The NIC requests pages when it needs them.
 const MemoryODP = "odp"
 
 // Storm moves pages of an RDMA's MemoryODP memory between RAM and the GPU during transfers.
 type Storm struct {
 	Rate    float64 `json:"rate"` // pages a second; 0: as fast as possible
 	Seed    uint64  `json:"seed"`
-	Compact bool    `json:"compact,omitempty"` // Linux also moves pages within RAM (/proc/sys/vm/compact_memory)
+	Compact bool    `json:"compact,omitempty"` // make Linux also move pages within RAM (/proc/sys/vm/compact_memory)
 }
 
 // ODPStats are statistics of memory on demand.
 type ODPStats struct {
-	ToGPU   uint64 `json:"to_gpu"`  // pages
-	ToRAM   uint64 `json:"to_ram"`  // pages, at the program's request
-	Touched uint64 `json:"touched"` // pages that the program, or the NIC's request, moved to RAM by touching them
-	Private uint64 `json:"private"` // pages in the GPU now
+	// Pages of all programs that use the GPU (gpudriver.Info).
+	ToGPU   uint64 `json:"to_gpu"`  // moved to the GPU
+	ToRAM   uint64 `json:"to_ram"`  // moved to RAM at a program's request
+	Touched uint64 `json:"touched"` // moved to RAM because a CPU touched them, or for a page request of the NIC
+	Private uint64 `json:"private"` // in the GPU now
 
+	// Of the memory region, from the GPU's driver (gpudriver.RegionStats).
 	Invalidations uint64   `json:"invalidations"` // reported to the NIC
-	Untold        uint64   `json:"untold"`        // of pages that the NIC did not have
-	Refused       uint64   `json:"refused"`       // failed: the driver was not allowed to wait
+	Untold        uint64   `json:"untold"`        // invalidations of pages that the NIC did not have
+	Refused       uint64   `json:"refused"`       // invalidations that failed: the driver was not allowed to wait
 	Timeouts      uint64   `json:"timeouts"`
 	Quarantined   bool     `json:"quarantined"`
-	Waits         []uint32 `json:"waits"` // gpudriver.RegionStats.Waits
+	Waits         []uint32 `json:"waits"`
 
 	Left   uint64 `json:"left"`   // pages of the GPU that programs have freed, and the driver filled with a pattern
-	Broken uint64 `json:"broken"` // part of Left: written afterwards, by DMA
+	Broken uint64 `json:"broken"` // pages that the driver found changed while they were free
 
-	Compacted uint64 `json:"compacted"` // pages of any program, within RAM
+	Compacted uint64 `json:"compacted"` // see the function compacted
 
 	Key      uint32 `json:"key"`      // of the memory region
-	Requests uint64 `json:"requests"` // page requests that the server has taken
+	Requests uint64 `json:"requests"` // page requests of the NIC that rdma.PageServer has queued
 	Late     uint64 `json:"late"`     // part of Requests: the NIC no longer needed the answer
-	Errno    uint16 `json:"errno"`    // the driver's last one for a page
+	Errno    uint16 `json:"errno"`    // the last error of the GPU's driver for a page request; 0: none
 	Idle     uint64 `json:"idle_ns"`  // see idleWake
 }
 
@@ -72,14 +74,15 @@ type onDemand struct {
 	server *rdma.PageServer
 	idle   time.Duration
 	undo   undo.Stack
-	errno  atomic.Uint32 // the driver's last error for a page
+	errno  atomic.Uint32 // ODPStats.Errno
 
 	mu    sync.Mutex
-	storm context.CancelFunc // under mu; nil: none
-	moved chan error
+	storm context.CancelFunc // under mu: ends the storm in this process; nil: none
+	moved chan error         // the storm's result
 }
 
-// odpRegions makes memory on demand, of the size of the data. It needs the GPU's driver.
+// odpRegions makes memory on demand, of the size of the data, and a memory region for it. With r.Owner it adds a memory
+// region of pinned GPU memory. It needs the driver vnicgpu.
 func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) (all *regions, err error) {
 	size := r.Data.Bytes
 	if size == 0 || size%gpudriver.PageSize != 0 || size > 1<<30 {
@@ -147,8 +150,8 @@ func (n *Node) odpRegions(dev *rdma.Device, pd *rdma.PD, r *RDMA, access uint8) 
 	return all, nil
 }
 
-// serve starts the owner process, and registers as much pinned GPU memory, which stays usable without that
-// process.
+// serve starts the owner process, and makes a memory region of as much pinned GPU memory, which stays usable without
+// that process.
 func (o *onDemand) serve(ctx context.Context, n *Node, pd *rdma.PD, r *RDMA, access uint8) (*rdma.MR, error) {
 	var id uint32
 	var err error
@@ -194,7 +197,7 @@ func (o *onDemand) find(_ context.Context, r control.PageRequest) (a control.Pag
 	return a
 }
 
-// close frees the memory. Its memory regions must be closed before.
+// close ends a storm and frees the memory. The caller has closed the memory regions.
 func (o *onDemand) close() error { return errors.Join(o.calm(), o.undo.All()) }
 
 func (n *Node) odp(what string) (*onDemand, error) {
@@ -208,7 +211,8 @@ func (n *Node) odp(what string) (*onDemand, error) {
 	return e.memory.odp, nil
 }
 
-// StartStorm moves pages of the memory on demand, until EndStorm or CloseRDMA, or in another process until that exits.
+// StartStorm starts to move pages of the memory on demand. Without an owner process they move until EndStorm, CloseRDMA
+// or an error; else StartStorm sends s to that process, which moves pages until it exits.
 func (n *Node) StartStorm(_ context.Context, s Storm) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -232,7 +236,7 @@ func (o *onDemand) startStorm(s Storm) error {
 	return nil
 }
 
-// EndStorm ends a storm in this process.
+// EndStorm ends a storm in this process, if any, and returns its error. It does not end one in an owner process.
 func (n *Node) EndStorm(context.Context) error {
 	o, err := n.odp("move pages")
 	if err != nil {
@@ -283,7 +287,7 @@ func (o *onDemand) move(ctx context.Context, s Storm) error {
 				}
 			}
 		}
-		select { // not reached without a pause
+		select { // not reached if Rate is 0
 		case <-ctx.Done():
 			return nil
 		case <-pause.C:
@@ -317,7 +321,8 @@ func (n *Node) ODP(context.Context) (s ODPStats, err error) {
 		Idle: uint64(o.idle)}, nil
 }
 
-// compacted returns the pages that Linux has moved within RAM.
+// compacted returns how many pages Linux has moved within RAM since boot, of all programs (/proc/vmstat,
+// pgmigrate_success); 0: unknown.
 func compacted() (n uint64) {
 	b, _ := os.ReadFile("/proc/vmstat")
 	for line := range strings.Lines(string(b)) {
@@ -333,7 +338,7 @@ type Digest struct {
 	SHA256 string `json:"sha256"`
 }
 
-// DigestODP hashes the memory on demand, which moves its pages to RAM.
+// DigestODP hashes the memory on demand, which moves its pages to RAM. EINVAL: an owner process has the memory.
 func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	o, err := n.odp("hash memory on demand")
 	if err != nil {
@@ -346,7 +351,8 @@ func (n *Node) DigestODP(context.Context) (d Digest, err error) {
 	return Digest{hex.EncodeToString(sum[:])}, nil
 }
 
-// idleWake measures the 99th percentile of the delay with which a sleeping program wakes on an idle machine.
+// idleWake measures the 99th percentile of the delay with which this program wakes from a sleep of 200 us. It is
+// meant for an idle machine.
 func idleWake() time.Duration {
 	const sleeps, asked = 200, 200 * time.Microsecond
 	late := make([]time.Duration, sleeps)

@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// The table of operations: Ops serves each in a guest under its name, and calling the variable requests it from
-// a Guest.
+// The table of operations. Ops registers each in a guest under prefix and its name; calling the variable requests it
+// from a Guest.
 var (
 	Prepare    = opNoResult("prepare", (*Node).Prepare)
 	Listen     = opPlain("listen", (*Node).Listen)
@@ -61,7 +61,7 @@ type Guest interface {
 	Do(ctx context.Context, c Call) error
 }
 
-// Call is an operation with its arguments.
+// Call is an operation with its arguments, and where its result goes.
 type Call struct {
 	Name   string
 	args   any
@@ -75,7 +75,7 @@ func (n *Node) Do(_ context.Context, c Call) error { return c.run(n) }
 // Remote is a Node in a guest, called through the guest's agent.
 type Remote struct {
 	Agent *agent.Client
-	Node  int // 0 if the guest has only one
+	Node  int // the Node's number in the guest, which the caller chooses; 0 if there is only one
 }
 
 // request carries an operation's arguments to a Node.
@@ -84,18 +84,19 @@ type request[A any] struct {
 	Args A   `json:"args"`
 }
 
-// Do requests the operation from the guest.
+// Do requests the operation from the guest, and waits until it or ctx ends.
 func (r Remote) Do(ctx context.Context, c Call) error {
 	return r.Agent.Call(ctx, c.Name, request[any]{r.Node, c.args}, c.result)
 }
 
-// Setup sets up a NIC of the guest and its stack.
+// Setup opens a NIC in the guest and makes r.Node of it, or makes r.Node an additional Node of an open NIC
+// (SetupArgs.Interface). EBUSY: r.Node is set up already.
 func (r Remote) Setup(ctx context.Context, s SetupArgs) (res SetupResult, err error) {
 	err = r.Do(ctx, Call{Name: setupName, args: s, result: &res})
 	return res, err
 }
 
-// Close is Node.Close. The NIC can be set up again afterwards.
+// Close calls Node.Close in the guest, if r.Node is set up. Setup may then be called again.
 func (r Remote) Close(ctx context.Context) error {
 	return r.Do(ctx, Call{Name: closeName, args: agent.None{}})
 }
@@ -112,7 +113,7 @@ func State(ctx context.Context, g Guest) string {
 // served are operations by name, with arguments as JSON.
 var served = map[string]func(h *host) agent.Op{}
 
-// op makes the row of an operation with arguments and a result.
+// op adds an operation with arguments and a result to served, and returns the function that requests it from a Guest.
 func op[A, R any](name string, run func(*Node, context.Context, A) (R, error)) func(context.Context, Guest, A) (R,
 	error) {
 	name = prefix + name

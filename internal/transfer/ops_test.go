@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The agent's registry is global: hosts are by guest hostname.
+// agents has the hosts by the guest's hostname, because all agents of a process share the operations of agent.Register.
 var agents struct {
 	sync.Mutex
 	hosts map[string]*host
@@ -34,7 +34,7 @@ func init() {
 	}
 }
 
-// remote starts an agent for a guest.
+// remote starts an agent for a guest in this process, and returns a Remote of its Node 0.
 func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
 	t.Helper()
 	node := g.node
@@ -105,7 +105,7 @@ func TestRemoteGuests(t *testing.T) {
 		}
 		testkit.ErrorSays(t, Prepare(ctx, ra, PrepareArgs{Mode: "none"}), "neither")
 
-		// The guests' calls run on for a moment after the host has cancelled them.
+		// The guests' calls may run on for a moment after the host has cancelled them.
 		for range 5 {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			testkit.OK(t, w.connect(ctx, send, recv))

@@ -16,26 +16,27 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// OwnerName is argv[0] of the guest's program to run Owner.
+// OwnerName is the argv[0] with which a guest's program runs Owner.
 const OwnerName = "vnic-memory-owner"
 
 // ownerFile is the descriptor of the GPU's device in the owner's process.
 const ownerFile = 3
 
-// owner is a separate process with an RDMA's memory on demand, for KillOwner. This process answers the NIC's
-// page requests for that memory, also after the kill.
+// owner is a separate process that has an RDMA's memory on demand, so that KillOwner can kill it. The Node's process
+// answers the NIC's page requests for that memory, also after the kill.
 type owner struct {
 	proc *os.Process
 	in   io.WriteCloser // stdin; the process exits when it is closed
 }
 
-// ownerRegion is the first line of the owner's output: its gpudriver.Region, or an error.
+// ownerRegion is the first line of the owner's output: the id of its gpudriver.Region, or an error.
 type ownerRegion struct {
 	ID    uint32 `json:"id"`
 	Error string `json:"error,omitempty"`
 }
 
-// startOwner starts a process, which allocates size bytes and opens a region of them.
+// startOwner starts an owner process, which allocates size bytes and opens a region of them, and returns the region's
+// id.
 func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err error) {
 	fd, err := unix.FcntlInt(uintptr(f.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -72,7 +73,8 @@ func startOwner(f *gpudriver.File, size uint64) (o *owner, region uint32, err er
 // storm makes the process move pages until it exits.
 func (o *owner) storm(s Storm) error { return json.NewEncoder(o.in).Encode(s) }
 
-// kill kills the process, and returns how long its exit took, in which Linux makes the NIC stop using its memory.
+// kill kills the process, and returns how long its exit took. During the exit Linux makes the NIC stop using the
+// process's memory.
 func (o *owner) kill() (took time.Duration, err error) {
 	begin := time.Now()
 	if err := o.proc.Kill(); err != nil {
@@ -85,14 +87,14 @@ func (o *owner) kill() (took time.Duration, err error) {
 func (o *owner) close() error {
 	err := o.in.Close()
 	if _, e := o.proc.Wait(); e != nil && !errors.Is(e, os.ErrProcessDone) && !errors.Is(e, syscall.ECHILD) &&
-		!errors.Is(e, syscall.EINVAL) { // waited for before
+		!errors.Is(e, syscall.EINVAL) { // these errors: kill has waited for it before
 		err = errors.Join(err, e)
 	}
 	return err
 }
 
-// Owner is the program of the owner process: it opens a region of memory, of the size in the argument, until
-// its stdin ends. Each line of stdin is a Storm.
+// Owner is the program of the owner process: it opens a region of memory, of the size in the argument, and keeps it
+// until its stdin ends. A line of stdin is a Storm, which it starts; it ends with an error if there is a second.
 func Owner(args []string) int {
 	err := errors.New("not to be started by hand")
 	var size int
@@ -132,7 +134,7 @@ func runOwner(in io.Reader, out io.Writer, f *gpudriver.File, size int) error {
 	return errors.Join(err, o.calm())
 }
 
-// allocate allocates memory of this process, in the GPU as far as there is room.
+// allocate allocates memory of this process, and moves it to the GPU as far as there is room.
 func allocate(f *gpudriver.File, size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -151,7 +153,7 @@ type Killed struct {
 	Quarantined bool          `json:"quarantined"`
 }
 
-// KillOwner kills the owner process, and returns when it has exited.
+// KillOwner kills the owner process, and returns when it has exited. EINVAL: the Node's own process has the memory.
 func (n *Node) KillOwner(context.Context) (k Killed, err error) {
 	o, err := n.odp("kill the memory's owner")
 	if err != nil {
@@ -173,8 +175,8 @@ type Page struct {
 	Page int `json:"page"`
 }
 
-// hardOffline makes Linux treat a page of RAM as broken (Documentation/ABI/testing/sysfs-memory-page-offline).
-// MADV_HWPOISON would kill this program.
+// hardOffline is a file: Linux treats the page of RAM whose physical address is written to it as broken
+// (Documentation/ABI/testing/sysfs-memory-page-offline). MADV_HWPOISON would kill this program.
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
 // BreakPage moves a page of memory on demand to RAM and makes Linux treat it as broken.
@@ -203,7 +205,8 @@ type Bytes struct {
 // MaxRead bounds one ReadODP, in bytes.
 const MaxRead = 512 << 10
 
-// ReadODP reads this process's memory on demand with the CPU, which moves its pages to RAM.
+// ReadODP returns a part of this process's memory on demand: Data is the memory itself, whose pages move to RAM when
+// the CPU reads them. EINVAL: the part is longer than MaxRead or not in the memory, or an owner has the memory.
 func (n *Node) ReadODP(_ context.Context, b Bytes) (Bytes, error) {
 	o, err := n.odp("read memory on demand")
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Prepare begins a transfer: it registers the GPU memory with the NIC, fills it, and in mode devmem binds the
-// source or the page pool. If it fails, it finishes the transfer.
+// Prepare begins a transfer: it registers the GPU memory with the NIC and fills it. In mode devmem it then binds the
+// sender's data, or the receiver's page pool to its queues, and steers the connection to the first queue. If a step
+// fails, it finishes the transfer. EBUSY: another transfer is not finished.
 func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	if err := errors.Join(ctx.Err(), p.check()); err != nil {
 		return fmt.Errorf("prepare: %w", err)
@@ -42,7 +43,7 @@ func (n *Node) Prepare(ctx context.Context, p PrepareArgs) error {
 	return err
 }
 
-// because adds the cause of ctx's cancellation to err.
+// because adds the cause of ctx's end to err, if ctx has ended and err is not nil.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
 		return fmt.Errorf("%w: %w", cause, err)

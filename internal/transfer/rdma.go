@@ -24,26 +24,26 @@ import (
 // rdma).
 type RDMA struct {
 	Offer   bool           `json:"offer,omitempty"` // the peer's NIC accesses this end's memory; else vice versa
-	Read    bool           `json:"read,omitempty"`  // the NIC reads that memory; else it writes to it
-	Both    bool           `json:"both,omitempty"`  // the NIC reads and writes it
+	Read    bool           `json:"read,omitempty"`  // the accessing NIC reads; else it writes. Equal at both ends
+	Both    bool           `json:"both,omitempty"`  // the accessing NIC may read and write. Equal at both ends
 	Memory  string         `json:"memory"`          // of this end: MemoryGPU, MemoryRAM or MemoryODP
 	GPU     int            `json:"gpu"`
-	Data    Area           `json:"data"`   // in the GPU's memory
+	Data    Area           `json:"data"`   // in the GPU's memory; of MemoryODP only the size counts
 	Local   netip.AddrPort `json:"local"`  // of the TCP connection that connects queue pairs
-	Remote  netip.AddrPort `json:"remote"` // where the offering end listens
+	Remote  netip.AddrPort `json:"remote"` // where the offering end listens; not used there
 	QPs     int            `json:"qps"`
-	Depth   int            `json:"depth"`              // work requests in flight per queue pair
+	Depth   int            `json:"depth"`              // most work requests in flight per queue pair
 	PathMTU uint16         `json:"path_mtu,omitempty"` // at most; 0: the largest that both NICs support
 	Spare   bool           `json:"spare,omitempty"`    // a further queue pair, for RDMAMove.Spare
-	// Owner puts memory of kind MemoryODP into another process. This end then also has as much pinned GPU memory,
-	// behind it.
+	// Owner puts memory of kind MemoryODP into another process. This end then also has as much pinned GPU memory, at the
+	// offsets that follow.
 	Owner bool `json:"owner,omitempty"`
 }
 
 // RDMAInfo is the result of OpenRDMA.
 type RDMAInfo struct {
-	// Window is how many bytes memory regions hold at a time. If it is less than the data, the caller moves the
-	// data in steps, with StageRDMA at both ends.
+	// Window is how many bytes this end's memory regions hold at a time. With MemoryRAM the caller moves the data in
+	// steps that fit, with StageRDMA at both ends.
 	Window uint64 `json:"window"`
 }
 
@@ -52,7 +52,8 @@ type RDMAPath struct {
 	MTU uint16 `json:"mtu"` // bytes
 }
 
-// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of at most Block bytes.
+// RDMAMove is a move of [Off, Off+Len) of the data, by work requests of at most Block bytes. Byte x of the data is byte
+// x modulo RDMAInfo.Window of the memory regions.
 type RDMAMove struct {
 	Off   uint64 `json:"off"`
 	Len   uint64 `json:"len"`
@@ -78,7 +79,7 @@ type RDMAStage struct {
 	Back bool   `json:"back,omitempty"` // from RAM to the GPU
 }
 
-// port is what a Node needs of its NIC for RDMA.
+// port is the NIC of a Node, as RDMA uses it.
 type port struct {
 	control *control.Client
 	mac     [6]byte
@@ -104,24 +105,24 @@ type rdmaEnd struct {
 	dev      *rdma.Device
 	qps      []*rdma.QP
 	memory   *regions
-	listener devmem.Listener // at the offering end
+	listener devmem.Listener // at the offering end; else nil
 
 	closed context.Context
 	end    context.CancelFunc
 
-	busy   sync.Mutex // for one call; CloseRDMA waits for it
+	busy   sync.Mutex // one ConnectRDMA, MoveRDMA or StageRDMA at a time; CloseRDMA waits for it
 	conn   devmem.Conn
-	remote []rdma.Remote // the peer's offer, in order
+	remote []rdma.Remote // the peer's memory regions, in the order of the data; nil at the offering end
 }
 
-// Limits of an RDMA, within the NIC's own.
+// Limits of RDMA.QPs and RDMA.Depth.
 const (
 	MaxRDMAQPs   = 64
 	MaxRDMADepth = 1024
 )
 
-// OpenRDMA makes memory regions and queue pairs, and listens if this end offers memory. After an error it has
-// undone everything.
+// OpenRDMA makes memory regions and queue pairs, and listens if this end offers memory. After an error it has closed
+// what it made. EALREADY: the Node's RDMA is open.
 func (n *Node) OpenRDMA(_ context.Context, r RDMA) (info RDMAInfo, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -186,7 +187,8 @@ func (n *Node) rdmaOf(what string) (*rdmaEnd, error) {
 
 var errRDMAClosed = fmt.Errorf("RDMA was closed: %w", syscall.ECANCELED)
 
-// begin starts a call, which CloseRDMA can end.
+// begin locks e.busy for a call, and returns a context that CloseRDMA ends. The caller calls the returned function
+// at the call's end.
 func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(e.closed, func() { cancel(errRDMAClosed) })
@@ -198,7 +200,8 @@ func (e *rdmaEnd) begin(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too.
+// ConnectRDMA connects all queue pairs to the peer's, while the peer runs ConnectRDMA too. After an error the caller
+// closes the RDMA.
 func (n *Node) ConnectRDMA(ctx context.Context) (path RDMAPath, err error) {
 	e, err := n.rdmaOf("connect RDMA")
 	if err != nil {
@@ -231,7 +234,7 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 	defer stop()
 	for _, qp := range e.qps {
 		ends := rdma.Ends{Addr: e.conf.Local.Addr(), MAC: e.node.port.mac, MTU: e.conf.PathMTU}
-		if e.conf.Both { // an answer may wait for a page, up to limits.Page: eight tries of 1.07 s times Slow suffice
+		if e.conf.Both { // an answer may wait up to limits.Page for a page: eight tries of 1.07 s, times Slow, suffice
 			ends.Path = func(p *rdma.Path) { p.Timeout += 2 }
 		}
 		peer, err := rdma.Exchange(ctx, e.conn, qp, ends)
@@ -240,7 +243,8 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 		}
 		path.MTU = peer.Path.MTU
 	}
-	// An exchange has room for one memory region, but GPU memory in pieces needs several.
+	// An exchange has room for one memory region, but GPU memory in several extents needs several: the offering end sends
+	// a list behind the exchanges.
 	if !e.conf.Offer {
 		if err := json.NewDecoder(io.LimitReader(e.conn, maxOffer)).Decode(&e.remote); err != nil {
 			return path, fmt.Errorf("what the peer offers: %w", err)
@@ -257,7 +261,8 @@ func (e *rdmaEnd) connect(ctx context.Context) (path RDMAPath, err error) {
 // maxOffer bounds the peer's list of memory regions, in bytes.
 const maxOffer = 1 << 20
 
-// MoveRDMA moves bytes between this end's memory and the peer's, at the end that does not offer memory.
+// MoveRDMA moves bytes between this end's memory and the peer's. EINVAL: this end offers memory or is not connected, or
+// m is not possible.
 func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err error) {
 	e, err := n.rdmaOf("move")
 	if err != nil {
@@ -302,8 +307,8 @@ func (n *Node) MoveRDMA(ctx context.Context, m RDMAMove) (res RDMAResult, err er
 	return res, err
 }
 
-// share moves n bytes at off on a queue pair, by a transfer for each piece that lies in one memory region at
-// both ends.
+// share moves n bytes on a queue pair, at offset off of this end's memory regions and off-m.At of the peer's. It makes
+// a transfer for each part that lies in one memory region at both ends.
 func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n uint64, sum *rdma.Counts) error {
 	transfer := rdma.Put
 	if e.conf.Read != m.Back {
@@ -329,8 +334,8 @@ func (e *rdmaEnd) share(ctx context.Context, qp *rdma.QP, m *RDMAMove, off, n ui
 	return nil
 }
 
-// StageRDMA makes an engine copy a part of the data between the GPU and memory regions of RAM, if there are
-// any.
+// StageRDMA makes an engine copy a part of the data between the GPU and this end's MemoryRAM. With other memory it does
+// nothing.
 func (n *Node) StageRDMA(ctx context.Context, s RDMAStage) error {
 	e, err := n.rdmaOf("stage")
 	if err != nil {
@@ -365,7 +370,7 @@ func (e *rdmaEnd) close() error {
 	if e.listener != nil {
 		errs = append(errs, ignoreClosed(e.listener.Close()))
 	}
-	e.busy.Lock() // for running calls
+	e.busy.Lock() // wait for running calls
 	defer e.busy.Unlock()
 	if e.conn != nil {
 		_ = e.conn.Close()

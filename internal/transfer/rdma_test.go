@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// rdmaEnds: A accesses memory, B offers it.
+// rdmaEnds returns r for both guests, so that A accesses memory that B offers.
 func (w *world) rdmaEnds(r RDMA) (asks, offers RDMA) {
 	port := uint16(w.ports.Add(1))
 	r.Local, r.Remote = netip.AddrPortFrom(w.a.v4, 0), netip.AddrPortFrom(w.b.v4, port)
@@ -101,7 +101,7 @@ func TestRDMA(t *testing.T) {
 	}
 }
 
-// This end refuses access beyond the offer, or the peer's NIC does if this end forges the offer.
+// A refuses access beyond B's offer. If A forges the offer, B's NIC refuses the access.
 func TestRDMABeyondWhatIsOffered(t *testing.T) {
 	w := newWorld(t, options{})
 	ctx := t.Context()

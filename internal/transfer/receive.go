@@ -12,13 +12,13 @@ import (
 	"vnic.dev/vnic/internal/control"
 )
 
-// Receive receives all bytes of the transfer, contiguously in the destination.
+// Receive receives all bytes of the transfer into the GPU memory from PrepareArgs.Off on.
 func (n *Node) Receive(ctx context.Context) (Result, error) {
 	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
-// receiveDevmem receives fragments in the page pool. After an engine has copied them, it returns the tokens that
-// h does not keep.
+// receiveDevmem receives fragments in the page pool. After an engine has copied them to the data, it returns the tokens
+// that held does not keep, after LateTokens' delay.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
 	n.late.begin()
@@ -57,12 +57,13 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 	return p.drain(ctx)
 }
 
-// fill waits for a fragment, then takes available ones, as many as the table holds.
+// fill receives until the slot's table is full or all bytes have come. It waits for data while the table is empty;
+// later it returns when no more is available.
 func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devmem.Tokens, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
-			flags = devmem.DontWait // an engine is to copy the fragments in the table first
+			flags = devmem.DontWait // copy the table's fragments before waiting for more
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
 		if h.limit > 0 {
@@ -92,8 +93,8 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place adds received fragments to the slot's table. Linear bytes, unexpected on a bound queue, lie in guest
-// RAM: an engine copies them before place returns.
+// place adds received fragments to the slot's table, and their tokens to t. Linear bytes lie in guest RAM, in n.linear:
+// an engine copies them to the GPU before place returns.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear
@@ -104,7 +105,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 		r.Bytes += uint64(k)
 		r.Linear += uint64(k)
 	}
-	if len(frags) == 0 { // all packets arrived unsplit
+	if len(frags) == 0 { // all bytes are linear: their packets came through no bound queue
 		host(linear)
 	}
 	for _, f := range frags {
@@ -124,7 +125,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 	return n.run(ctx, s, control.JobFromGuest, lin)
 }
 
-// receiveCopy reads into guest RAM, and makes engines copy the bytes to the GPU.
+// receiveCopy reads from the connection into slots in guest RAM, and makes engines copy the bytes to the GPU.
 func (n *Node) receiveCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	for r.Bytes < s.conf.Len {
 		sl, err := p.take(ctx)

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/rdma"
 )
 
-// Kinds of memory of an RDMA's memory regions.
+// Kinds of memory of an RDMA's memory regions, besides MemoryODP.
 const (
 	MemoryGPU = "gpu" // registered buffers of a GPU: pinned
 	MemoryRAM = "ram" // guest RAM: engines copy between it and the GPU
@@ -19,13 +19,14 @@ const (
 type regions struct {
 	mrs     []*rdma.MR // in the order of the data, without gaps; rdma.Device.Close closes them
 	size    uint64
-	stage   func(ctx context.Context, s RDMAStage) error
-	release func() error // after the memory regions are closed
-	odp     *onDemand
+	stage   func(ctx context.Context, s RDMAStage) error // nil: not MemoryRAM
+	release func() error                                 // to be called after the memory regions are closed
+	odp     *onDemand                                    // nil: not MemoryODP
 }
 
-// locate returns the memory region of a list, one behind the other, that contains off, the offset in it, and
-// the bytes left in it; n is 0 if there is none.
+// locate takes a list of memory regions as one range of bytes. It returns the region with byte off of the range, the
+// byte's offset addr in the region, and the number n of bytes from there to the region's end. n is 0 if off is past the
+// range.
 func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n uint64) {
 	for _, r := range list {
 		if off < size(r) {
@@ -36,7 +37,7 @@ func locate[R any](list []R, size func(r R) uint64, off uint64) (r R, addr, n ui
 	return r, 0, 0
 }
 
-// regions makes the memory regions of r. After an error, dev.Close removes any that are left.
+// regions makes the memory regions of r. After an error some may be left, until dev.Close.
 func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error) {
 	access := uint8(0)
 	switch {
@@ -61,7 +62,7 @@ func (n *Node) regions(dev *rdma.Device, pd *rdma.PD, r *RDMA) (*regions, error)
 		syscall.EINVAL)
 }
 
-// gpuRegions makes a buffer and a memory region for each contiguous piece of the data.
+// gpuRegions makes a buffer and a memory region for each part of the data that is contiguous in the GPU's memory.
 func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	list, release, err := n.port.register(r.GPU, r.Data.Off, r.Data.Bytes)
 	if err != nil {
@@ -82,13 +83,13 @@ func (n *Node) gpuRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) 
 	return all, nil
 }
 
-// Pieces of a memory region of RAM.
+// A memory region of RAM consists of ramPieces allocations of ramPiece bytes.
 const (
 	ramPieces = 4
-	ramPiece  = 2 << 20 // the largest contiguous allocation (Memory)
+	ramPiece  = 2 << 20 // the largest allocation of Node.mem in a guest
 )
 
-// pinned is RAM for the NIC and the engines, kept because DMA memory cannot be freed.
+// pinned is RAM for the NIC and the engines, kept because DMA memory cannot be freed before the NIC is closed.
 type pinned struct {
 	iova [ramPieces]uint64
 	slot slot
@@ -115,7 +116,7 @@ func (n *Node) pin() (*pinned, error) {
 	return p, nil
 }
 
-// ramRegions makes a memory region of RAM; its stage makes an engine copy data between the GPU and the RAM.
+// ramRegions makes a memory region of RAM. The result's stage makes an engine copy data between the GPU and the RAM.
 func (n *Node) ramRegions(pd *rdma.PD, r *RDMA, access uint8) (*regions, error) {
 	p, err := n.pin()
 	if err != nil {

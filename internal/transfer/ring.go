@@ -16,19 +16,21 @@ import (
 	"vnic.dev/vnic/internal/undo"
 )
 
-// Area is a part of the GPU's memory, or of the guest's window of it (GPU.Extents), in whole pages.
+// Area is a part of the GPU's memory or, with the kernel's driver, of the part that the guest allocated (GPU.Extents).
+// Off and Bytes are multiples of devmem.PageSize.
 type Area struct {
 	Off   uint64 `json:"off"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it uses.
+// Rank is a guest's place in a ring of guests (package collective), and the GPU memory that it uses. Each
+// channel is a ring of its own; an operation uses all of them.
 type Rank struct {
 	Rank    int            `json:"rank"`
 	Ranks   int            `json:"ranks"`
 	GPU     int            `json:"gpu"`
 	Data    Area           `json:"data"`
-	Pool    Area           `json:"pool"`    // for received packets
+	Pool    Area           `json:"pool"`    // for received packets, unless Copy is set
 	Scratch Area           `json:"scratch"` // for one chunk per channel
 	Queues  []int          `json:"queues"`  // one per channel; channels divide pool and scratch
 	Listen  netip.AddrPort `json:"listen"`  // of channel 0, as From and Next; channel c adds 2c to their ports
@@ -54,7 +56,7 @@ type CollectiveArgs struct {
 	Count uint64      `json:"count"`
 	Root  int         `json:"root,omitempty"`
 	Times int         `json:"times,omitempty"` // 0: once
-	Warm  int         `json:"warm,omitempty"`  // first, and not measured
+	Warm  int         `json:"warm,omitempty"`  // further operations before, which are not measured
 	// From is the offset in Rank.Data from which the elements are copied before each operation (out of place); nil:
 	// they are at Off.
 	From *uint64 `json:"from,omitempty"`
@@ -63,21 +65,21 @@ type CollectiveArgs struct {
 // CollectiveResult is the cost of the operation for this rank.
 type CollectiveResult struct {
 	Stats collective.Stats `json:"stats"`
-	Cost                   // for all repetitions, including copies for CollectiveArgs.From
+	Cost                   // of all measured operations, including copies for CollectiveArgs.From
 }
 
-// member is a Node's place in a ring, or in one ring per channel.
+// member is a Node's place in the rings of its channels.
 type member struct {
 	rings  []*collective.Ring
-	all    *collective.Channels // nil: one ring
+	all    *collective.Channels // nil: one channel
 	memory devmem.Memory
 	data   devmem.Buffer
 	undo   undo.Stack
 	busy   sync.Mutex // one Collective at a time; Leave waits for it
 }
 
-// Join takes a place in a ring, and returns when both neighbours have connected. After an error it has undone
-// everything.
+// Join takes a place in a ring on each channel, and returns when each ring is connected with both neighbours (with one
+// rank there are none). After an error it has closed what it opened. EALREADY: the Node is in a ring.
 func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 	n.joining.Lock()
 	defer n.joining.Unlock()
@@ -134,7 +136,7 @@ func (n *Node) Join(ctx context.Context, r Rank) (err error) {
 
 const maxChannels = 16
 
-// part returns the c-th of n equal parts of an area, in whole pages.
+// part returns part c, from 0, of n equal parts of an area, in whole pages.
 func (a Area) part(c, n uint64) Area {
 	each := a.Bytes / n &^ (devmem.PageSize - 1)
 	return Area{Off: a.Off + c*each, Bytes: each}
@@ -157,7 +159,7 @@ func (m *member) close() error {
 	return errors.Join(errs...)
 }
 
-// Collective runs an operation, until ctx ends or Leave is called at most.
+// Collective runs an operation as often as c says. It ends with an error if ctx ends or Leave is called before.
 func (n *Node) Collective(ctx context.Context, c CollectiveArgs) (res CollectiveResult, err error) {
 	n.mu.Lock()
 	m := n.member

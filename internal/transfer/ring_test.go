@@ -48,7 +48,7 @@ func TestCollectives(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: AllReduce})), syscall.EINVAL)
 	var ranks [2]Rank
 	for range 2 {
-		ranks = w.ranks() // ports stay in use for a minute (TIME_WAIT)
+		ranks = w.ranks() // other ports: the earlier ones stay in use for a minute (TIME_WAIT)
 		both(func(i int, r Remote) error { return Join(ctx, r, ranks[i]) })
 		testkit.ErrorIs(t, w.a.node.Join(ctx, ranks[0]), syscall.EALREADY)
 		testkit.ErrorIs(t, testkit.Err(w.a.node.Collective(ctx, CollectiveArgs{Op: "scan"})), syscall.EINVAL)
@@ -56,7 +56,7 @@ func TestCollectives(t *testing.T) {
 		for _, c := range []struct {
 			op    string
 			want  [2]uint32 // elements 1 and 501
-			guest int       // with the sum of the first half; -1: both have everything
+			guest int       // that has the first half of the result, the other has the second; -1: both have all of it
 		}{
 			{AllReduce, [2]uint32{10001, 501 * 10001}, -1},
 			{ReduceScatter, [2]uint32{10001, 501 * 10001}, 0},

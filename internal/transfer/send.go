@@ -12,8 +12,9 @@ import (
 
 const sendPiece = 1 << 20
 
-// Send sends all bytes, and returns when their memory is free again: in mode devmem when the peer has
-// acknowledged them and the NIC no longer uses them; in mode copy when the socket has them.
+// Send sends all bytes of the transfer. Without an error it returns when their memory may change again: in mode devmem
+// when the peer has acknowledged them and the NIC no longer uses them; in mode copy when the connection's buffer has
+// them.
 func (n *Node) Send(ctx context.Context) (Result, error) {
 	return n.move(ctx, "send", true, n.sendCopy, n.sendDevmem)
 }
@@ -44,7 +45,7 @@ func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) err
 	return nil
 }
 
-// sendCopy makes engines copy the data to guest RAM, and meanwhile writes earlier pieces to the connection.
+// sendCopy makes engines copy the data to slots in guest RAM, and meanwhile writes full slots to the connection.
 func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
 	ahead := make(chan *slot, len(n.staging)) // in stream order
 	p.start(func() error {

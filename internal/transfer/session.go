@@ -17,7 +17,7 @@ var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
 type session struct {
 	conf PrepareArgs
 
-	// By Prepare; freed and cleared by release when no operation runs.
+	// Set by Prepare; release frees and clears them when no operation runs.
 	data, pool devmem.Buffer
 	rx, tx     devmem.Binding
 	flow       devmem.FlowID
@@ -34,7 +34,8 @@ type session struct {
 
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin starts an operation, which Finish cancels. The caller calls end after it.
+// begin starts an operation of the current transfer, and returns a context for it, which Finish cancels. The caller
+// calls end when the operation has ended, without mu. EINVAL: no transfer is prepared, or Finish has begun.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -48,7 +49,7 @@ func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *se
 	return ctx, n.now, end, nil
 }
 
-// enter starts an operation; under mu.
+// enter is begin for a session. The caller holds mu.
 func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	op := &operation{cancel}
@@ -64,8 +65,9 @@ func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) 
 	}
 }
 
-// Finish ends the transfer: it cancels its running operations, waits for them, and frees what they and Prepare
-// made. Without a transfer it does nothing. After an error the next Finish tries again.
+// Finish ends the transfer: it cancels its running operations, waits for them until ctx ends, and closes the transfer's
+// connection, listener, flow rule, bindings and buffers. Without a transfer it does nothing. After an error the next
+// Finish tries again.
 func (n *Node) Finish(ctx context.Context) error {
 	n.mu.Lock()
 	s := n.now
@@ -77,7 +79,7 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	n.finishing.Lock()
 	defer n.finishing.Unlock()
 	n.mu.Lock()
-	if s == nil || n.now != s { // another Finish was faster
+	if s == nil || n.now != s { // nothing is prepared, or another call has finished s
 		n.mu.Unlock()
 		return nil
 	}
@@ -105,11 +107,11 @@ func (n *Node) finish(ctx context.Context, s *session) error {
 	return nil
 }
 
-// release frees what a session holds, and goes on after an error.
+// release closes what a session holds, and goes on after an error. The caller makes sure that no operation runs.
 func (n *Node) release(ctx context.Context, s *session) error {
 	var errs []error
 	done := func(what string, err error) bool {
-		// The object is gone already, perhaps with the device.
+		// With these errors the object is gone already, perhaps with the device.
 		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENODEV) {
 			return true
 		}
@@ -145,8 +147,8 @@ func (n *Node) release(ctx context.Context, s *session) error {
 	return errors.Join(errs...)
 }
 
-// unbind closes a binding and waits, at most limits.Unbind, until its memory is unused: only then may its buffer be
-// freed.
+// unbind closes a binding and waits, until ctx ends and at most limits.Unbind.Here(), until its memory is unused: only
+// then may its buffer be freed.
 func unbind(ctx context.Context, b devmem.Binding) error {
 	if err := b.Close(); err != nil {
 		return err
@@ -161,8 +163,9 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	}
 }
 
-// abort resets a connection: otherwise unacknowledged data would be sent again, and its memory stay in use.
+// abort resets a connection: after an ordinary close, TCP would go on sending unacknowledged data, and the data's
+// memory would stay in use.
 func abort(c devmem.Conn) {
-	_ = c.SetLinger(0) // fails if the connection has ended
+	_ = c.SetLinger(0) // an error means that c is closed
 	_ = c.Close()
 }

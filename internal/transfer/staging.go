@@ -12,26 +12,27 @@ import (
 )
 
 const (
-	// maxEntries bounds the fragments in one gather job; Linux takes back at most as many tokens in one call.
+	// maxEntries bounds the entries of a job's table; Linux takes back at most as many tokens in one call
+	// (devmem.MaxFrags).
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
-	// stage is the size of a piece of guest RAM, in bytes.
+	// stage is the size of slot.data, in bytes.
 	stage = 1 << 20
 	slots = 4
 )
 
-// slot is DMA memory for one running job: a table, and room for payload.
+// slot is DMA memory for one running job: a table, and in some slots room for payload.
 type slot struct {
 	table     []byte
 	tableIOVA uint64
-	data      []byte // for mode copy and for linear bytes
+	data      []byte // in mode copy, and in Node.linear; else nil
 	dataIOVA  uint64
-	entries   int
-	n         int           // of data in use
-	full      chan struct{} // for a sender: closed when data is filled
+	entries   int           // of the table, in use
+	n         int           // bytes of data in use
+	full      chan struct{} // for a sender in mode copy: closed when an engine has filled data
 }
 
-// makeTables allocates the memory of a receiver in mode devmem.
+// makeTables allocates the host memory of a receiver in mode devmem, unless the Node has it already.
 func (n *Node) makeTables() error {
 	if n.frags == nil {
 		n.frags = make([]devmem.Frag, maxEntries)
@@ -42,7 +43,8 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeSlots allocates the staging slots; data: with room for payload.
+// makeSlots allocates the tables of the staging slots and, if data is true, their room for payload, unless the Node has
+// them already.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)
@@ -77,7 +79,7 @@ func (s *slot) add(src, dst uint64, n uint32) {
 	s.entries++
 }
 
-// run runs one job with a slot's table.
+// run runs one job with a slot's table, and waits for it.
 func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
 	limit := max(s.conf.stall(), limits.Engine.Here())
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
@@ -90,8 +92,8 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	return nil
 }
 
-// pipe distributes slots to jobs. The first error of a job cancels the pipe's context, and aborts the connection,
-// to end calls that wait for it.
+// pipe distributes slots to jobs. The first error of a job cancels the pipe's context. Until pipe.end, the end of that
+// context aborts the connection, to end calls that wait for it.
 type pipe struct {
 	fail context.CancelCauseFunc
 	keep func() bool
@@ -132,7 +134,7 @@ func (p *pipe) start(f func() error) {
 	})
 }
 
-// drain waits until all slots are free: the engines have done every job.
+// drain takes all slots: then the engines have done every job. If ctx ends before, it returns ctx's cause.
 func (p *pipe) drain(ctx context.Context) error {
 	for range cap(p.free) {
 		if _, err := p.take(ctx); err != nil {

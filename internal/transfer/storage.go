@@ -35,32 +35,32 @@ type Storage struct {
 	Local     netip.Addr     `json:"local"`
 	GPU       int            `json:"gpu"`
 	Data      Area           `json:"data"` // for the data of operations
-	Pool      Area           `json:"pool"` // for received packets
+	Pool      Area           `json:"pool"` // for received packets, unless Copy is set
 	Queue     int            `json:"queue"`
-	Depth     int            `json:"depth"` // operations in progress, at most
-	ReadOnly  bool           `json:"read_only,omitempty"`
-	Timeout   time.Duration  `json:"timeout"` // nanoseconds; 0: the protocol's default
+	Depth     int            `json:"depth"`               // operations in progress, at most; NVMe: 0 for the default
+	ReadOnly  bool           `json:"read_only,omitempty"` // NBD only
+	Timeout   time.Duration  `json:"timeout"`             // nanoseconds; 0: the protocol's default
 	Copy      bool           `json:"copy,omitempty"`
 }
 
 // IO reads or writes a range of the device in operations of one size.
 type IO struct {
 	Write  bool    `json:"write,omitempty"`
-	Off    uint64  `json:"off"`   // on the device
-	Len    uint64  `json:"len"`   // in bytes
-	Size   uint64  `json:"size"`  // of an operation; the last may be shorter
-	Depth  int     `json:"depth"` // operations in progress, at most
-	Mem    uint64  `json:"mem"`   // where the range begins in Storage.Data
-	Random *uint64 `json:"random,omitempty"`
+	Off    uint64  `json:"off"`              // on the device
+	Len    uint64  `json:"len"`              // in bytes
+	Size   uint64  `json:"size"`             // of an operation; the last may be shorter
+	Depth  int     `json:"depth"`            // operations in progress, at most
+	Mem    uint64  `json:"mem"`              // where the range begins in Storage.Data
+	Random *uint64 `json:"random,omitempty"` // seed of a random order of the operations; nil: ascending
 }
 
 // IOResult is the result of DoIO.
 type IOResult struct {
-	Operations uint64      `json:"operations"`
-	Bytes      uint64      `json:"bytes"` // of successful operations
+	Operations uint64      `json:"operations"` // completed, the failed ones included
+	Bytes      uint64      `json:"bytes"`      // of successful operations
 	Failed     uint64      `json:"failed"`
 	Errors     []string    `json:"errors,omitempty"` // of the first failed operations
-	P50        float64     `json:"p50_us"`           // of successful operations
+	P50        float64     `json:"p50_us"`           // microseconds, of successful operations; so P99 and Max
 	P99        float64     `json:"p99_us"`
 	Max        float64     `json:"max_us"`
 	Stats      block.Stats `json:"stats"`
@@ -74,7 +74,7 @@ type storage struct {
 	busy sync.Mutex // one IO at a time; CloseStorage waits for it
 }
 
-// maxOperations bounds the memory for an IO: eight bytes per operation, sixteen in random order.
+// maxOperations bounds the operations of an IO, and so its memory: eight bytes per operation, sixteen in random order.
 const maxOperations = 1 << 24
 
 // areas registers areas of a GPU's memory, and adds their closing to steps, which the caller runs, also after
@@ -104,7 +104,8 @@ func since[S any](now, before S) S {
 	return now
 }
 
-// gpuMemory returns a Memory, made once because its DMA memory cannot be freed.
+// gpuMemory returns the Node's devmem.Memory. It makes only one, because DMA memory cannot be freed before the NIC is
+// closed.
 func (n *Node) gpuMemory() devmem.Memory {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,7 +115,7 @@ func (n *Node) gpuMemory() devmem.Memory {
 	return n.memory
 }
 
-// OpenStorage connects to a device. After an error it has undone everything.
+// OpenStorage connects to a device. After an error it has closed what it opened. EALREADY: a device is open.
 func (n *Node) OpenStorage(ctx context.Context, s Storage) (info block.Info, err error) {
 	n.opening.Lock()
 	defer n.opening.Unlock()
@@ -147,8 +148,8 @@ func (n *Node) connect(ctx context.Context, s *Storage, data, pool devmem.Buffer
 	return nil, fmt.Errorf("storage by %q: %s or %s: %w", s.Protocol, NVMeTCP, NBD, syscall.EINVAL)
 }
 
-// DoIO reads or writes a range of the device, until ctx ends or CloseStorage is called. It counts operations
-// that fail; an error of the device as a whole ends it.
+// DoIO reads or writes a range of the device. It counts operations that fail. An error of the device as a whole, the
+// end of ctx or a call of CloseStorage ends it early.
 func (n *Node) DoIO(ctx context.Context, x IO) (r IOResult, err error) {
 	n.opening.Lock()
 	s := n.storage

@@ -99,7 +99,7 @@ func TestStorageAndSourceThatAreNotThere(t *testing.T) {
 	testkit.OK(t, CloseSource(ctx, ra))
 }
 
-// The source's areas and queue are in use until CloseSource has returned.
+// OpenSource waits for a running CloseSource: the source's areas and queue are in use until it returns.
 func TestSourceIsClosedBeforeTheNextIsOpened(t *testing.T) {
 	n, closed := new(Node), false
 	n.source = new(source)

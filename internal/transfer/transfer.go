@@ -1,15 +1,16 @@
-// Package transfer moves a buffer from one guest's GPU memory to another's and reports the cost.
+// Package transfer moves data between the GPU memory of two guests over TCP, and reports the cost. It also runs other
+// work on a guest's GPU memory: collective operations, storage, downloads and RDMA.
 //
-// A Node is one guest's end. The host calls its methods in order: Prepare on both; Listen; Connect and Accept at
-// the same time; Receive and Send at the same time; Finish on both. The calls reach a guest under QEMU through
-// its agent (Ops).
+// For a transfer each guest has a Node. The host calls their methods in this order: Prepare on both; Listen on the
+// receiver's; Connect on the sender's and Accept on the receiver's at the same time; Send and Receive at the same
+// time; Finish on both. The calls reach a guest under QEMU through its agent (Ops).
 //
-// In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an engine
-// gathers received fragments into one contiguous buffer. In mode copy engines copy payload between GPU memory
-// and guest RAM, and ordinary sockets carry it.
+// In mode devmem payload moves from GPU memory into the socket and out of it by reference, and an engine gathers
+// received fragments into one contiguous buffer; it also copies payload that arrived in guest RAM. In mode copy engines
+// copy payload between GPU memory and guest RAM, and Nodes send and receive it with Write and Read.
 //
-// Finish cancels running calls and waits for them before it frees memory. It can be called at any time, and
-// repeatedly.
+// Finish cancels the transfer's running calls and waits for them before it frees GPU memory. It can be called at any
+// time, and repeatedly.
 package transfer
 
 import (
@@ -31,14 +32,14 @@ const (
 	Copy   = "copy"
 )
 
-// Memory allocates memory that the NIC and the engines can access and that is contiguous for them. It is freed
-// only with the NIC.
+// Memory allocates memory of the guest that the NIC and the engines can access and that is contiguous for them. The
+// memory is not freed before the NIC is closed.
 type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. After RunJob has returned, the
-// job no longer accesses memory, unless the NIC does not answer or the Client was closed.
+// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine, which uses one. After RunJob has
+// returned, the job no longer accesses memory, unless the NIC does not answer or the Client was closed.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
@@ -50,54 +51,55 @@ type Node struct {
 	engine Engine
 	mem    Memory
 	cpu    func() CPU
-	port   port // for RDMA; its control is nil if unknown
+	port   port // for RDMA; its control is nil for a Node of NewNode alone
 	more   bool // another Node closes the device
 	late   late
 
 	finishing sync.Mutex
 
-	joining sync.Mutex // for Join and Leave
-	opening sync.Mutex // guards the following, also while they are opened and closed
+	joining sync.Mutex // one Join or Leave at a time
+	opening sync.Mutex // guards storage, source and rdma, also while they are opened and closed
 	storage *storage   // nil: not open
 	source  *source
 	rdma    *rdmaEnd
 
-	mu     sync.Mutex // guards the following, and fields of session
+	mu     sync.Mutex // guards now, member, memory, pinned, and fields of session
 	now    *session   // nil: nothing is prepared
 	member *member    // nil: in no ring
 	memory devmem.Memory
 
-	// Allocated once, because DMA memory cannot be freed. Prepare uses the first three, then Receive or Send; an
-	// RDMA uses pinned.
+	// Allocated at the first use and kept, because DMA memory cannot be freed before the NIC is closed. Prepare
+	// allocates parts of staging, linear and frags, for Receive and Send; RDMA with MemoryRAM uses pinned.
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag
-	pinned  *pinned // under mu
+	pinned  *pinned
 }
 
-// NewNode makes a Node from a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown.
+// NewNode makes a Node from a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown, and
+// results have zeros.
 func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node {
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Another returns a second Node of the same device, for a concurrent transfer. Its Close leaves the device
-// open; the first Node is closed last.
+// Another returns a second Node of the same device, for a concurrent transfer. Its Close leaves the device open; the
+// caller closes the first Node last.
 func (n *Node) Another() *Node {
 	other := NewNode(n.dev, n.engine, n.mem, n.cpu)
 	other.more, other.port = true, n.port
 	return other
 }
 
-// PrepareArgs describe a transfer at one end. Offsets are in the GPU's memory, or in the guest's window of it
-// (GPU.Extents).
+// PrepareArgs describe a transfer at one end. Offsets are in the GPU's memory or, with the kernel's driver, in the part
+// of it that the guest allocated (GPU.Extents).
 type PrepareArgs struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
 	GPU   int    `json:"gpu"`
-	Off   uint64 `json:"off"`   // of the data
-	Bytes uint64 `json:"bytes"` // whole pages
-	Len   uint64 `json:"len"`   // to transfer, at most Bytes
-	Seed  uint64 `json:"seed"`  // of the source's pattern, or in its low byte the poison of destination and pool
+	Off   uint64 `json:"off"`   // of the data's buffer
+	Bytes uint64 `json:"bytes"` // size of the buffer, a multiple of devmem.PageSize
+	Len   uint64 `json:"len"`   // bytes to transfer, from Off on; at most Bytes
+	Seed  uint64 `json:"seed"`  // Send: of the data's pattern; else its low byte is written to the data and the pool
 
 	// For a receiver in mode devmem.
 	PoolOff   uint64 `json:"pool_off,omitempty"`
@@ -106,11 +108,13 @@ type PrepareArgs struct {
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold, divided by the size of a page, is how many tokens the receiver keeps until the end.
+	// Hold, divided by devmem.PageSize, is how many tokens, at most, a receiver in mode devmem keeps until the
+	// connection is closed.
 	Hold uint64 `json:"hold,omitempty"`
-	// HoldSeconds is the time without data after which it returns them, and keeps no more; 0: not before the end.
+	// HoldSeconds is the time without data after which the receiver returns these tokens, and keeps no more; 0: never.
 	HoldSeconds int `json:"hold_seconds,omitempty"`
-	// StallSeconds is the time without progress after which the transfer fails; 0: limits.Stall.Here().
+	// StallSeconds is the time without progress of the connection after which Send and Receive fail; 0:
+	// limits.Stall.Here().
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
 
@@ -155,21 +159,21 @@ func (p *PrepareArgs) check() error {
 // Result is the result of one end.
 type Result struct {
 	Bytes       uint64 `json:"bytes"`
-	Linear      uint64 `json:"linear_bytes"` // payload received in guest RAM in mode devmem
+	Linear      uint64 `json:"linear_bytes"` // part of Bytes: received in guest RAM in mode devmem
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Held        uint64 `json:"held,omitempty"`   // most tokens that the receiver kept at a time
-	Stalls      uint64 `json:"stalls,omitempty"` // how often they were returned because no more data came
+	Held        uint64 `json:"held,omitempty"`   // most tokens that PrepareArgs.Hold kept at a time
+	Stalls      uint64 `json:"stalls,omitempty"` // 1 if these tokens were returned because no more data came
 	Late        uint64 `json:"late,omitempty"`   // most tokens that LateTokens delayed at a time
-	Retransmits uint64 `json:"retransmits"`      // segments
-	CPU         CPU    `json:"cpu"`
+	Retransmits uint64 `json:"retransmits"`      // segments, of all the device's connections meanwhile
+	CPU         CPU    `json:"cpu"`              // of the whole guest meanwhile
 }
 
 // Cost is the cost of an operation in its guest.
 type Cost struct {
 	Seconds     float64 `json:"seconds"`
-	Retransmits uint64  `json:"retransmits"` // segments
-	CPU         CPU     `json:"cpu"`
+	Retransmits uint64  `json:"retransmits"` // segments, of all the device's connections meanwhile
+	CPU         CPU     `json:"cpu"`         // of the whole guest meanwhile
 }
 
 func (n *Node) measure(r *Cost, f func() error) error {

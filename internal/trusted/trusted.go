@@ -1,7 +1,7 @@
-// Package trusted opens directories whose owner and mode meet a Rule.
+// Package trusted checks the owner and mode of a directory or file against a Rule.
 //
-// It does not check the directories above: whoever may rename there can put another directory in its place. It
-// ignores access control lists.
+// It does not check the directories above: whoever may rename there can replace the directory or file. It ignores
+// access control lists.
 //
 // The package is not API (README, Stability).
 package trusted
@@ -20,18 +20,18 @@ var Err = errors.New("not to be trusted")
 // Rule is a requirement for a directory or a file.
 type Rule struct {
 	Forbidden uint32 // mode bits that must be clear
-	Roots     bool   // its owner may also be root; else only this user
+	Roots     bool   // the owner may also be root; else only this user (the process's effective uid)
 }
 
 var (
-	// Private requires that this user is the owner, and that the mode gives others no access.
+	// Private requires that this user is the owner, and that the mode gives the group and others no access.
 	Private = Rule{Forbidden: 0o077}
-	// ReadOnly requires that this user or root is the owner, and that the mode lets others not write.
+	// ReadOnly requires that this user or root is the owner, and that the mode forbids the group and others to write.
 	ReadOnly = Rule{Forbidden: 0o022, Roots: true}
 )
 
-// OpenDir opens a directory by O_PATH, not through a symbolic link, and checks it. The caller closes the
-// result.
+// OpenDir opens a directory by O_PATH and checks it. It fails if the last element of path is a symbolic link. The
+// caller closes the result.
 func (r Rule) OpenDir(path string) (*os.File, error) {
 	d, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -47,7 +47,8 @@ func (r Rule) OpenDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// Check checks the owner and mode of the file at path. It ignores the mode of a symbolic link.
+// Check checks the owner and mode in st, which the caller has read from the file at path. It ignores the mode of a
+// symbolic link.
 func (r Rule) Check(path string, st *unix.Stat_t) error { return r.check(path, st, os.Geteuid()) }
 
 func (r Rule) check(path string, st *unix.Stat_t, ours int) error {
@@ -69,7 +70,7 @@ type refused struct {
 func (e *refused) Error() string { return fmt.Sprintf("%s (%v: %s)", e.path, Err, e.why) }
 func (e *refused) Unwrap() error { return Err }
 
-// OtherOwner reports whether err is an error of Check about a wrong owner.
+// OtherOwner reports whether err is an error of Check or OpenDir about a wrong owner.
 func OtherOwner(err error) bool {
 	var r *refused
 	return errors.As(err, &r) && r.owner

@@ -6,10 +6,11 @@ import "errors"
 // Stack is a list of steps. The zero value is empty.
 type Stack []func() error
 
-// Add adds a step.
+// Add adds a step, which All runs before the earlier ones.
 func (s *Stack) Add(step func() error) { *s = append(*s, step) }
 
-// All takes all steps from the stack and runs them, the last one first; it goes on after an error.
+// All takes all steps from the stack and runs them, the last one first. It goes on after an error, and returns all
+// errors.
 func (s *Stack) All() error {
 	steps := *s
 	*s = nil

@@ -8,10 +8,11 @@ import (
 	"sync"
 )
 
-// stamped is set by the Makefile.
+// stamped is the version that a build sets (go build -ldflags -X), as the Makefile does; "" in other builds.
 var stamped string
 
-// String returns the version of vnic: stamped, or else the module's, and the commit if it is known.
+// String returns the version of vnic: stamped or, if it is empty, the main module's version and, if known, the first 12
+// digits of the commit.
 var String = sync.OnceValue(func() string {
 	if stamped != "" {
 		return stamped
@@ -30,22 +31,21 @@ var String = sync.OnceValue(func() string {
 	return version + revision
 })
 
-// Hello has the versions that an end of a protocol sends. A vnic up to commit 780d5150 sends none, or Protocol
-// alone.
+// Hello has the versions that an end of a protocol sends. An older vnic sends none, or Protocol alone.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Vnic     string `json:"vnic"`
 }
 
-// Ours returns the Hello of this program.
+// Ours returns the Hello of this program for a version of a protocol.
 func Ours(protocol int) Hello { return Hello{protocol, String()} }
 
-// Error is the refusal of an end with another version of the protocol, in one line.
+// Error is the error for a peer with another version of the protocol, in one line.
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Check returns an Error if theirs has another version of the protocol. who names the other end, fix tells the
+// Check returns an Error if theirs has another version of the protocol than h. who names the other end, fix tells the
 // user what to do.
 func (h Hello) Check(theirs Hello, who, fix string) error {
 	if theirs.Protocol == h.Protocol {

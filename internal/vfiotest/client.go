@@ -33,14 +33,15 @@ func (e *Error) Error() string {
 // Unwrap returns the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Message is a message.
+// Message is a message of the vfio-user protocol.
 type Message struct {
-	vfiouser.Header // Send fills in a Size of 0
+	vfiouser.Header // if Size is 0, Send computes it
 	Body            []byte
-	FDs             []int // to send; the caller still owns them
+	FDs             []int // to send; the caller still owns them. Receive sets none
 }
 
-// Client is the client's end of a connection. Several goroutines may call its methods, except Send and Receive.
+// Client is the client's end of a connection. Several goroutines may call its methods, but Send and Receive only while
+// no other call sends or receives.
 type Client struct {
 	mu   sync.Mutex
 	sock scm.Socket
@@ -48,7 +49,7 @@ type Client struct {
 	caps string
 }
 
-// New returns a client that has sent nothing yet.
+// New returns a client that has sent nothing yet. It owns sock.
 func New(sock *net.UnixConn) *Client { return &Client{sock: scm.Socket{UnixConn: sock}} }
 
 // Connect negotiates the version on sock as QEMU does. The client owns sock; after an error sock is closed.
@@ -66,19 +67,19 @@ func Connect(sock *net.UnixConn) (*Client, error) {
 	return c, nil
 }
 
-// Capabilities returns the server's JSON of Connect.
+// Capabilities returns the JSON text in the server's reply to Connect.
 func (c *Client) Capabilities() string { return c.caps }
 
 // Close closes the connection.
 func (c *Client) Close() error { return c.sock.Close() }
 
-// SetTimeout sets a deadline after d for all sends and receives.
+// SetTimeout sets one deadline, d from now, for all sends and receives.
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
 // Conn returns the connection.
 func (c *Client) Conn() *net.UnixConn { return c.sock.UnixConn }
 
-// Send sends a message unchanged, but fills in a Size of 0.
+// Send sends a message unchanged, but computes Size if it is 0.
 func (c *Client) Send(m Message) error {
 	if m.Size == 0 {
 		m.Size = uint32(vfiouser.HeaderLen + len(m.Body))
@@ -96,7 +97,8 @@ func (c *Client) Send(m Message) error {
 	return nil
 }
 
-// Receive receives a message, which may be an error reply.
+// Receive receives a message, which may be an error reply. It refuses a Size of more than
+// 2*vfiouser.MaxTransfer.
 func (c *Client) Receive() (Message, error) {
 	var m Message
 	var h [vfiouser.HeaderLen]byte
@@ -115,8 +117,8 @@ func (c *Client) Receive() (Message, error) {
 	return m, nil
 }
 
-// Request sends a command and returns the body of its reply, which must have size bytes; -1: any number. An
-// error reply is an *Error.
+// Request sends a command and returns the body of its reply, which must have size bytes; -1: any number. An error reply
+// is an *Error, unless it has a body.
 func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +143,8 @@ func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int
 	return m.Body, nil
 }
 
-// Version proposes a version, with the JSON text unless it is empty, and returns the JSON of the reply.
+// Version proposes a version, with the JSON text unless it is empty, and returns the JSON text of the reply. It refuses
+// a reply of another major version or a greater minor one, and a reply that is longer than the request.
 func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	b := le.AppendUint16(le.AppendUint16(nil, major), minor)
 	if text != "" {
@@ -154,7 +157,7 @@ func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	switch {
 	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
 		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
-	case len(r) > len(b): // QEMU has no room for more
+	case len(r) > len(b): // QEMU has no room for a longer reply
 		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
 	case len(r) == 4:
 		return "", nil

@@ -10,14 +10,15 @@ const (
 	maxNarrow       = 1 << 31
 )
 
-// BAR is a memory range of the device; size 0: none.
+// BAR is a memory range of the device. Size 0: none, or the BAR before it is Wide and takes this register too.
 type BAR struct {
-	Size         uint64 // a power of two, at least 16
+	Size         uint64 // in bytes: a power of two, at least 16, at most 2 GiB unless Wide
 	Wide         bool   // 64-bit addresses: takes the next register too
 	Prefetchable bool
 }
 
-// addBARs makes the registers. When a driver writes ones, the address bits below the size stay 0.
+// addBARs sets up the base address registers, or returns an error for a BAR with a bad size or without a free register
+// for its upper half. When a driver writes ones, the address bits below the size stay 0.
 func (c *Config) addBARs(bars *[6]BAR) error {
 	for i := 0; i < len(bars); i++ {
 		b := &bars[i]

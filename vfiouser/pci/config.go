@@ -1,7 +1,7 @@
 // Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter 6; PCI
 // Express Base 5.0, 7.5).
 //
-// A Config stores writes of the driver to writable bits, and does not act on them. One goroutine uses it at a
+// A Config stores writes of the driver to writable bits, and does not act on them. Only one goroutine may use it at a
 // time.
 //
 // The package is API (README, Stability).
@@ -18,13 +18,13 @@ var le = binary.LittleEndian
 // ErrBounds is the error for an access beyond the space.
 var ErrBounds = errors.New("beyond the configuration space")
 
-// Sizes of a configuration space.
+// Sizes of a configuration space, in bytes.
 const (
 	Size        = 256  // conventional PCI
 	ExpressSize = 4096 // PCI Express
 )
 
-// Registers of a type 0 header (PCI 3.0, 6.1).
+// Offsets of registers of a type 0 header (PCI 3.0, 6.1), and of the first capability.
 const (
 	regVendor    = 0x00
 	regDevice    = 0x02
@@ -51,7 +51,7 @@ const (
 	statusCapList    = 1 << 4
 )
 
-// Options describe a device that has only memory.
+// Options describe a device whose BARs are all in memory space, none in I/O space.
 type Options struct {
 	Vendor, Device       uint16
 	SubVendor, SubDevice uint16
@@ -67,10 +67,11 @@ type Config struct {
 	data  []byte
 	mask  []byte // writable bits
 	reset []byte // data after reset
-	msix  int    // offset of the capability; 0: there is none
+	msix  int    // offset of the MSI-X capability; 0: there is none
 }
 
-// New returns the configuration space of a device after reset.
+// New returns the configuration space of a device after reset, or an error if the options are out of range or do not
+// fit together.
 func New(o Options) (*Config, error) {
 	size := Size
 	if o.Express != (Link{}) {
@@ -115,7 +116,7 @@ func (c *Config) capability(off, link int, id byte) {
 	c.data[off] = id
 }
 
-// Size returns the size of the space.
+// Size returns the size of the space in bytes.
 func (c *Config) Size() uint64 { return uint64(len(c.data)) }
 
 // Reset restores the state that New returned.
@@ -128,7 +129,7 @@ func (c *Config) check(off uint64, b []byte) error {
 	return nil
 }
 
-// Read fills b from offset off.
+// Read fills b from offset off. A read that does not fit in the space is ErrBounds.
 func (c *Config) Read(off uint64, b []byte) error {
 	if err := c.check(off, b); err != nil {
 		return err
@@ -137,7 +138,8 @@ func (c *Config) Read(off uint64, b []byte) error {
 	return nil
 }
 
-// Write writes b at offset off; bits that are not writable stay.
+// Write writes b at offset off; bits that are not writable stay. A write that does not fit in the space is ErrBounds
+// and changes nothing.
 func (c *Config) Write(off uint64, b []byte) error {
 	if err := c.check(off, b); err != nil {
 		return err
@@ -151,8 +153,8 @@ func (c *Config) Write(off uint64, b []byte) error {
 
 func (c *Config) command() uint16 { return le.Uint16(c.data[regCommand:]) }
 
-// MemoryEnabled reports whether the device answers in its BARs.
+// MemoryEnabled reports whether the driver has enabled memory space: whether the device is to answer in its BARs.
 func (c *Config) MemoryEnabled() bool { return c.command()&commandMemory != 0 }
 
-// BusMaster reports whether the device may do DMA and send MSI-X messages.
+// BusMaster reports whether the driver has allowed the device to do DMA and send MSI-X messages.
 func (c *Config) BusMaster() bool { return c.command()&commandBusMaster != 0 }

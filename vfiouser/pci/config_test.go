@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// nic returns a device like the gVNIC (docs/specs/gve.md, 1), with a larger BAR 1.
+// nic returns a device like the gVNIC (docs/specs/gve.md, 1), with a larger BAR 1, whose upper half has the pending
+// bits.
 func nic() Options {
 	return Options{Vendor: 0x1ae0, Device: 0x0042, SubVendor: 0x1ae0, SubDevice: 0x0058, Class: 0x020000, Revision: 1,
 		BARs: [6]BAR{{Size: 0x1000}, {Size: 0x2000}, {Size: 0x10000}},
@@ -181,7 +182,8 @@ func TestOptionsThatMakeNoDevice(t *testing.T) {
 	}
 }
 
-// FuzzConfig writes anything anywhere: only writable bits change.
+// FuzzConfig writes up to 7 bytes at a time at any offset of 16 bits. A write within the space changes only writable
+// bits of its bytes; any other one fails and changes nothing.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzConfig(f *testing.F) {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// A driver reads a device's identity and the size of its first BAR; then it lets the device do DMA.
+// A driver reads a device's identity and the size of its first BAR; then it enables the device's memory and DMA.
 func Example() {
 	config, err := pci.New(pci.Options{
 		Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000,
@@ -27,7 +27,7 @@ func Example() {
 	fmt.Printf("vendor %04x, device %04x\n", read(0)&0xffff, read(0)>>16)
 
 	const command, bar0 = 0x04, 0x10
-	write(bar0, 0xffffffff) // bits of the size stay 0
+	write(bar0, 0xffffffff) // the bits below the size stay 0
 	fmt.Println("BAR 0:", -(read(bar0) &^ 0xf), "bytes")
 	write(bar0, 0xfebf0000)
 	fmt.Println("bus master:", config.BusMaster())

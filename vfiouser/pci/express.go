@@ -12,13 +12,13 @@ const (
 	devCapRBER  = 1 << 15 // role-based error reporting
 	devCtl      = 0x08
 	devCtlReset = 0x2810 // relaxed ordering, no snoop, read requests of 512 bytes
-	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no
-	// reset
+	// The driver can write error reporting, relaxed ordering, the sizes of payloads and read requests, and no snoop;
+	// it cannot write extended tags, phantom functions, aux power and reset.
 	devCtlMask = 0x78ff
 
 	linkCap    = 0x0c
 	linkCtl    = 0x10
-	linkMask   = 0x00c8 // read completion boundary, common clock, extended synch
+	linkMask   = 0x00c8 // writable bits of link control: read completion boundary, common clock, extended synch
 	linkStatus = 0x12
 	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status
 	slotClock  = 1 << 12
@@ -30,7 +30,7 @@ const (
 	linkCtl2   = 0x30 // target speed
 )
 
-// Link is a device's PCI Express link, trained to its full speed and width.
+// Link is a device's PCI Express link, trained to its full speed and width. The zero Link is none.
 type Link struct {
 	Generation int // 1 to 6: 2.5, 5, 8, 16, 32, 64 GT/s
 	Lanes      int // 1 to 32

@@ -2,13 +2,13 @@ package pci
 
 import "fmt"
 
-// The MSI-X capability (PCI 3.0, 6.8.2).
+// The MSI-X capability (PCI 3.0, 6.8.2): where its registers are, and some of their bits and limits.
 const (
 	capMSIX       = 0x11
 	msixLen       = 12
 	msixControl   = 2 // message control
-	msixTable     = 4 // offset of the table, BAR in bits 2:0
-	msixPBA       = 8 // offset of the pending bits, BAR in bits 2:0
+	msixTable     = 4 // register with the offset of the table, and the BAR in bits 2:0
+	msixPBA       = 8 // register with the offset of the pending bits, and the BAR in bits 2:0
 	msixMasked    = 1 << 14
 	msixEnable    = 1 << 15
 	msixEntryLen  = 16
@@ -16,15 +16,15 @@ const (
 	bitsOfPBAWord = 64
 )
 
-// MSIX describes the MSI-X capability; no vectors: none.
+// MSIX describes the MSI-X capability. If Vectors is 0, the device has none.
 type MSIX struct {
-	Vectors  int    // 1 to 2048
+	Vectors  int    // 0, or 1 to 2048
 	BAR      int    // the BAR with table and pending bits
-	TableOff uint32 // a multiple of 8
-	PBAOff   uint32 // a multiple of 8
+	TableOff uint32 // offset of the table in the BAR, a multiple of 8
+	PBAOff   uint32 // offset of the pending bits in the BAR, a multiple of 8
 }
 
-// addMSIX adds the capability at off.
+// addMSIX adds the capability at off, or returns an error if m does not fit the BARs.
 func (c *Config) addMSIX(off, link int, m *MSIX, bars *[6]BAR) error {
 	if m.Vectors < 1 || m.Vectors > maxVectors {
 		return fmt.Errorf("MSI-X: %d vectors, not 1 to %d", m.Vectors, maxVectors)

@@ -1,5 +1,6 @@
-// Command block reads a remote device into ordinary memory that stands for a GPU's. It prints the rate, and how many
-// bytes the CPU copied out of that memory to find messages. It is the program of docs/block.md.
+// Command block reads a remote device, at most 48 MiB of it, into ordinary memory that stands for a GPU's. It prints
+// the rate, and how many bytes of that memory the client read to find the headers of messages. It is the program of
+// docs/block.md.
 //
 //	block nbd 127.0.0.1:10809 EXPORT
 //	block nvme-tcp 192.0.2.1:4420 NQN
@@ -21,7 +22,7 @@ import (
 )
 
 const (
-	memory = 64 << 20 // of the GPU: 48 MiB for data, and 16 MiB into which the NIC receives
+	memory = 64 << 20 // bytes of the GPU: 48 MiB for the data, and 16 MiB of receive buffers
 	room   = 48 << 20
 	depth  = 8
 )
@@ -46,7 +47,7 @@ func run(ctx context.Context, protocol, server, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	dev, err := plain.New(plain.Options{GPUs: []*plain.GPU{gpu}}) // or a device of package guest, stack or devmem/kernel
+	dev, err := plain.New(plain.Options{GPUs: []*plain.GPU{gpu}}) // or another devmem.Device, of package guest for example
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func run(ctx context.Context, protocol, server, name string) (err error) {
 	return read(ctx, d)
 }
 
-// open opens a device of either protocol.
+// open connects to the remote device by protocol, nbd or nvme-tcp; for another protocol it returns an error.
 func open(ctx context.Context, protocol string, addr netip.AddrPort, name string, dev devmem.Device, mem devmem.Memory,
 	data, pool devmem.Buffer) (block.Device, error) {
 	switch protocol {
@@ -88,13 +89,13 @@ func read(ctx context.Context, d block.Device) error {
 		o := block.Op{Off: offset, Len: min(bs, size-offset), Mem: offset}
 		offset += o.Len
 		return o, o.Len > 0
-	}, func(x block.Done) { // the operation's bytes are in GPU memory now, from x.Mem on
+	}, func(x block.Done) { // if x.Err is nil, the bytes are in GPU memory, from x.Mem on
 		if x.Err != nil {
 			failed++
 			fmt.Fprintln(os.Stderr, x.Err)
 		}
 	})
-	if err != nil { // the connection cannot be used any more
+	if err != nil { // such as a connection that cannot be used any more
 		return err
 	}
 	if failed > 0 {

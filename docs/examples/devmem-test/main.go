@@ -1,5 +1,5 @@
-// Command devmem-test sends a pattern from one guest's GPU memory to another's and checks each byte.
-// It is the program of docs/tutorial-test-your-devmem-program.md.
+// Command devmem-test runs in two guests: guest 1 sends a pattern from its GPU memory to guest 0's GPU memory,
+// and guest 0 checks each byte. It is the program of docs/tutorial-test-your-devmem-program.md.
 package main
 
 import (
@@ -18,7 +18,8 @@ const (
 	total = 8 << 20
 )
 
-// pattern returns the byte at an offset of the stream. Its period is not a power of two, so that shifted pages show.
+// pattern returns the byte at an offset of the stream. The period, 251, is not a power of two, so that receive notices
+// a page in the wrong place.
 func pattern(off int) byte { return byte(off % 251) }
 
 func main() {
@@ -40,7 +41,7 @@ func receive(d *guest.Device) error {
 	if err != nil {
 		return err
 	}
-	c.SetStallLimit(30 * time.Second) // a test does not wait for ever
+	c.SetStallLimit(30 * time.Second) // after so long without progress, calls fail
 	frags, linear, page := make([]devmem.Frag, 64), make([]byte, 64<<10), make([]byte, devmem.PageSize)
 	got := 0
 	for {
@@ -56,7 +57,7 @@ func receive(d *guest.Device) error {
 		}
 		for _, f := range frags[:n] {
 			b := page[:f.Size]
-			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil { // a GPU would check the bytes itself
+			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil { // on real hardware the GPU would check the bytes
 				return err
 			}
 			for i := range b {
@@ -77,7 +78,7 @@ func receive(d *guest.Device) error {
 	return c.Close()
 }
 
-// send sends GPU memory to guest 0.
+// send fills GPU memory with the pattern, and sends it to guest 0.
 func send(ctx context.Context, d *guest.Device) error {
 	m, err := d.Alloc(total)
 	if err != nil {
@@ -104,7 +105,7 @@ func send(ctx context.Context, d *guest.Device) error {
 		if err != nil {
 			return err
 		}
-		if _, _, err := c.ReadCompletion(time.Time{}); err != nil { // now the memory may be changed again
+		if _, _, err := c.ReadCompletion(time.Time{}); err != nil { // after it the sent bytes may change
 			return err
 		}
 		done += uint64(n)

@@ -1,5 +1,6 @@
 // Command rdma lets the NIC of one guest write the memory of another guest's GPU, and read it back. It is the program
-// of docs/rdma.md. Its guests are in this process, so it needs no QEMU; a program in a QEMU guest uses the same calls.
+// of docs/rdma.md. Its guests are in this process, so it needs no QEMU; a program in a QEMU guest calls package
+// rdma in the same way.
 package main
 
 import (
@@ -21,21 +22,21 @@ import (
 
 const (
 	size = 16 << 20
-	room = 64 << 20 // of a GPU
+	room = 64 << 20 // bytes of each GPU's memory
 )
 
-// guest has the control channel of a guest's NIC, the NIC's addresses, and the number of its GPU.
+// guest has the control channel of a guest's NIC, the NIC's addresses, and the number of the guest's GPU.
 type guest struct {
-	client *control.Client // from package driver's NIC, or from kernelnic if the kernel's driver has the NIC
+	client *control.Client // here from package driver; if the kernel's driver has the NIC, from kernelnic
 	addr   netip.Addr
 	mac    net.HardwareAddr
 	gpu    uint16
 }
 
-// open makes a memory region of the GPU's memory and a queue pair, which both ends need. Device.Close releases
-// everything except the registered buffer.
+// open registers a buffer of the GPU's memory, and makes a memory region of it and a queue pair: each end needs both.
+// Device.Close releases what open has made, except the registered buffer.
 func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, err error) {
-	buffer, err := g.client.RegisterBuffer(context.Background(), g.gpu, 0, size) // from here on the NIC may use it
+	buffer, err := g.client.RegisterBuffer(context.Background(), g.gpu, 0, size) // the NIC may use this memory now
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -64,8 +65,8 @@ func (g *guest) open(access uint8) (d *rdma.Device, mr *rdma.MR, qp *rdma.QP, er
 
 func (g *guest) ends() rdma.Ends { return rdma.Ends{Addr: g.addr, MAC: [6]byte(g.mac)} }
 
-// offer lets the peer write and read the GPU's memory, until the peer sends a byte on conn, an ordinary TCP connection.
-// Meanwhile this program only waits; the guest's NIC does all the work.
+// offer lets the peer write and read the GPU's memory, until the peer sends a byte on conn, an ordinary TCP connection,
+// or closes it. After the exchange offer only waits; the guest's NIC does the work.
 func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
 	d, mr, qp, err := g.open(rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead)
 	if err != nil {
@@ -73,7 +74,7 @@ func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
 	ends := g.ends()
-	ends.Offer = mr.Remote() // the key, which is all that a peer needs
+	ends.Offer = mr.Remote() // key, address and length of the memory region
 	if _, err := rdma.Exchange(ctx, conn, qp, ends); err != nil {
 		return err
 	}
@@ -81,7 +82,8 @@ func (g *guest) offer(ctx context.Context, conn net.Conn) (err error) {
 	return err
 }
 
-// use writes this guest's memory to the memory that the peer offers, overwrites it here, and reads it back.
+// use writes this guest's GPU memory to the memory that the peer offers, overwrites this guest's, reads the
+// peer's memory back into it, and compares digests.
 func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	d, mr, qp, err := g.open(rdma.LocalWrite)
 	if err != nil {
@@ -99,7 +101,7 @@ func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	o := rdma.TransferOptions{Size: 1 << 20, Window: 16}
 	put, err := rdma.Put(ctx, qp, mr.Part(0, size), peer.MR, o)
 	if err != nil {
-		return err // a *rdma.WCError has the failed work request and the reason
+		return err // if a work request failed, a *rdma.WCError with it and the reason
 	}
 	if _, err := g.job(ctx, control.JobPoison, 0); err != nil {
 		return err
@@ -126,7 +128,8 @@ func (g *guest) use(ctx context.Context, conn net.Conn) (err error) {
 	return err
 }
 
-// job runs a job of the GPU's engine on the memory, and returns the digest of the memory after it.
+// job runs the job op of the GPU's engine on the first size bytes of the GPU's memory, and returns their digest
+// after it.
 func (g *guest) job(ctx context.Context, op control.JobOp, seed uint64) ([]byte, error) {
 	if op != control.JobSHA256 {
 		if _, err := g.client.RunJob(ctx, control.Job{Op: op, GPU: g.gpu, Len: size, Seed: seed}); err != nil {
@@ -144,7 +147,7 @@ func main() {
 	}
 }
 
-// run makes two guests in this process, and lets one use the other's memory.
+// run makes two guests in this process, and lets guest 0 use the GPU memory of guest 1.
 func run(ctx context.Context) (err error) {
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, NICOptions: lab.NICOptions{MTU: 9000}}, room),
 		lab.Options{Log: slog.New(slog.DiscardHandler)})

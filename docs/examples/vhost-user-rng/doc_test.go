@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The program's size shows how much code a device of another type needs.
+// main.go has at most 60 lines after its imports, without empty lines and lines of comment: a device of another type
+// needs little code.
 func TestProgramIsSmall(t *testing.T) {
 	program := string(testkit.Must(os.ReadFile("main.go"))(t))
 	_, body, _ := strings.Cut(program, "\n)\n") // after the imports
@@ -22,7 +23,7 @@ func TestProgramIsSmall(t *testing.T) {
 	}
 }
 
-// The tutorial shows the program unchanged, in its blocks of Go.
+// The tutorial's blocks of Go, joined by empty lines, are main.go unchanged.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"
 	text := testkit.Must(os.ReadFile(tutorial))(t)

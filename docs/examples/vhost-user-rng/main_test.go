@@ -25,7 +25,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// envMain names the variable that makes the test's binary run main, with flags and signals.
+// envMain is the environment variable that makes the test's binary run main, so that tests can give it flags
+// and signals.
 const envMain = "VHOST_USER_RNG_MAIN"
 
 func TestMain(m *testing.M) {
@@ -36,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startDevice runs the program until the test ends, when SIGTERM must end it with status 0, and returns its
-// socket.
+// startDevice starts the program with args, and returns the path of its socket. At the test's end SIGTERM must end the
+// program with status 0.
 func startDevice(t *testing.T, args ...string) (path string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rng-") // short: a socket's path has 107 bytes at most
@@ -71,7 +72,7 @@ func startDevice(t *testing.T, args ...string) (path string) {
 	return path
 }
 
-// breaks counts the bytes that are not the preceding byte plus 1.
+// breaks counts the bytes that are not the preceding byte plus 1, modulo 256; the first byte does not count.
 func breaks(b []byte) (n int) {
 	for i := 1; i < len(b); i++ {
 		if b[i] != b[i-1]+1 {
@@ -107,8 +108,8 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	})
 	testkit.OK(t, err)
 	defer m.Close()
-	// Linux fetches blocks of 32 bytes or more, returns each from its end, and uses some itself: 16 bytes have
-	// successive numbers, or are parts of two blocks.
+	// Linux fetches blocks of 32 bytes or more, and uses some itself. A read returns bytes from a block's end, so 16
+	// bytes are successive numbers, or successive numbers from each of two blocks.
 	sizes := append([]int{1, 2}, slices.Repeat([]int{16}, 18)...)
 	var got struct {
 		Current string

@@ -1,5 +1,5 @@
-// Command guest is process 1 of the guest that boots with the entropy device. It returns the name of Linux's random
-// number generator, and bytes read from it.
+// Command guest is process 1 of the guest that boots with the entropy device. Its operation "entropy"
+// returns the name of Linux's current hardware random number generator, and bytes read from it.
 package main
 
 import (
@@ -14,8 +14,8 @@ import (
 
 // Entropy is the result of the operation "entropy".
 type Entropy struct {
-	Current string   // /sys/class/misc/hw_random/rng_current
-	Reads   [][]byte // bytes of /dev/hwrng, one read for each requested size
+	Current string   // text of /sys/class/misc/hw_random/rng_current
+	Reads   [][]byte // bytes of /dev/hwrng: one read for each requested size, which may return fewer
 }
 
 func main() {
