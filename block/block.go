@@ -65,8 +65,8 @@ func (i *Info) Check(o Op, size uint64) error {
 type Device interface {
 	Info() Info
 
-	// Do performs the operations that next returns, at most depth at a time, until next returns false; they may
-	// complete in any order. Do calls done, in the goroutine that called Do, once for each of them, when the
+	// Do performs the operations that next returns, at most depth at a time, until next returns false or Do fails;
+	// they may complete in any order. Do calls done, in the goroutine that called Do, once for each of them, when the
 	// operation's memory is no longer in use (unless Done.Err says that it may be) and, for a successful read, has
 	// the data. A failed operation has in Done.Err an *OpError if the server reported it, the error of Info.Check,
 	// or Do's own error. Among the reasons for which Do itself returns an error are that the connections cannot be

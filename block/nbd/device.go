@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// DefaultTimeout replaces a Config.Timeout of 0, and is then longer on slow machines.
+// DefaultTimeout replaces a Config.Timeout of 0; on slow machines a longer time does.
 const DefaultTimeout = time.Duration(limits.Silence)
 
 const maxDepth = 1024
@@ -27,11 +27,11 @@ const maxDepth = 1024
 // Config names an export of a server, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // of Device's GPUs
+	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Server netip.AddrPort
-	Export string     // the export's name, of up to 4096 bytes; "": the server's default export
-	Local  netip.Addr // the zero Addr: Config.Device chooses
+	Export string     // name: at most 4096 bytes, none is 0; "": the server's default export
+	Local  netip.Addr // local address; the zero Addr: Config.Device chooses
 
 	// Queue is the receive queue for reads. RSS must not spread packets to it.
 	Queue int
@@ -39,10 +39,10 @@ type Config struct {
 	Data  devmem.Buffer // Op.Mem is an offset in Data
 
 	Depth    int  // the most operations in progress, 1 to 1024
-	ReadOnly bool // do not connect for writes, and refuse them with EROFS
+	ReadOnly bool // no connection for writes; Do fails a write with EROFS
 
-	// Timeout limits, for each connection, connecting and the handshake together, and then the time without
-	// progress while operations wait; 0 means DefaultTimeout.
+	// Timeout limits, for each connection, connecting and the handshake together, then the time without progress
+	// while operations wait, and at last the sending of NBD_CMD_DISC; 0 means DefaultTimeout, longer on slow machines.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Pool and Queue are not used.
@@ -72,10 +72,10 @@ type link struct {
 	devmem.Conn
 	what string // names the connection in errors
 
-	queue []uint32 // slots with requests to send; under Device.mu
-	out   int      // requests sent and not answered; under Device.mu
+	queue []uint32 // indexes of slots with requests to send; under Device.mu
+	out   int      // requests sent, or being sent, and not answered; under Device.mu
 
-	send, receive chan struct{} // capacity 1
+	send, receive chan struct{} // wake the goroutines that send and receive; capacity 1
 }
 
 func wake(ch chan struct{}) {
@@ -92,17 +92,17 @@ type Device struct {
 	flushes bool // the server has NBD_CMD_FLUSH; false if info.ReadOnly
 	shared  bool // the server has NBD_FLAG_CAN_MULTI_CONN; false if info.ReadOnly
 
-	rx, tx devmem.Binding // nil: none
+	rx, tx devmem.Binding // of Pool and Data; nil: not bound
 	flow   devmem.FlowID  // 0: none
 	reads  *link
 	writes *link // nil: none
 	links  []*link
 
-	stream *devmem.Stream // of reads
-	sender *devmem.Sender // of writes
+	stream *devmem.Stream // receives on the connection reads
+	sender *devmem.Sender // sends payload on the connection writes; nil: there is none
 
-	heads    []byte   // headers of replies
-	landed   []uint32 // answered reads to report to Do
+	heads    []byte   // headers of replies to reads
+	landed   []uint32 // slots of answered reads that land passes to Do
 	requests []byte
 
 	free []uint32
@@ -111,12 +111,12 @@ type Device struct {
 	mu     sync.Mutex
 	slots  []slot // one of them for a flush
 	count  uint64
-	sizes  []size   // lengths of the reads sent and not answered
-	ready  []uint32 // answered writes, whose memory may still be in use, and flushes
+	sizes  []size   // lengths of the reads sent, or being sent, and not answered
+	ready  []uint32 // slots of answered writes, whose memory may still be in use, and of an answered flush
 	events []uint32
 	busy   bool // Do runs
 	err    error
-	cancel context.CancelCauseFunc // nil: Do does not run
+	cancel context.CancelCauseFunc // ends the goroutines of Do; nil: Do does not run
 
 	ended chan struct{} // wakes Do; capacity 1
 	work  sync.WaitGroup
@@ -130,8 +130,8 @@ type Device struct {
 var _ block.Device = (*Device)(nil)
 
 // Open connects to a server, and opens one of its exports. Among its errors are ENOENT (no such export),
-// EOPNOTSUPP (TLS is required, or only older negotiation is supported), EPERM (the server's policy) and
-// block.ErrProtocol.
+// EOPNOTSUPP (for example, the server requires TLS, or supports only older negotiation), EPERM (the server's
+// policy) and block.ErrProtocol.
 func Open(ctx context.Context, c Config) (_ *Device, err error) {
 	if c.Timeout == 0 {
 		c.Timeout = limits.Silence.Here()
@@ -253,7 +253,7 @@ func (d *Device) Stats() block.Stats {
 		Looked: d.looked.Load(), Looks: d.looks.Load(), Messages: d.messages.Load()}
 }
 
-// fail sets the Device's error if it has none, and closes the connections.
+// fail sets the Device's error if it has none, cancels the context of Do's goroutines, and resets the connections.
 func (d *Device) fail(err error) {
 	d.mu.Lock()
 	if d.err == nil {
@@ -265,7 +265,7 @@ func (d *Device) fail(err error) {
 		cancel(err)
 	}
 	for _, l := range d.links {
-		_ = l.SetLinger(0) // otherwise TCP would retransmit unacknowledged data from memory that the caller may reuse
+		_ = l.SetLinger(0) // otherwise TCP could retransmit data from memory that the caller may reuse
 		_ = l.Close()
 	}
 }

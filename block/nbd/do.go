@@ -30,11 +30,11 @@ type slot struct {
 	took   time.Duration
 }
 
-// A cookie has the index of the slot in its lower slotBits, and above them the number of the operation, from
+// A cookie has the index of the slot in its lower slotBits bits, and above them the number of the operation, from
 // 1.
 const slotBits = 16
 
-// size counts the reads of n bytes that were sent and not answered.
+// size counts the reads of n bytes that are sent, or being sent, and not answered.
 type size struct {
 	n     uint64
 	reads int
@@ -43,10 +43,10 @@ type size struct {
 // Do implements block.Device; it limits depth to Config.Depth. A depth below 1 is EINVAL, and a call while
 // another Do runs EBUSY.
 //
-// If a write succeeded and the server has NBD_CMD_FLUSH, Do sends that request after all operations, and returns
-// its error, after which the Device can still be used. If the server reports NBD_ESHUTDOWN, also for the flush, Do
-// starts no more operations, waits for those in progress, sends NBD_CMD_DISC without another flush, and returns
-// ESHUTDOWN; then the Device cannot be used any more.
+// If a write succeeded, Do has not failed, and the server has NBD_CMD_FLUSH, Do sends that request after all
+// operations. If the server reports an error of the flush, Do returns the error, and the Device can still be used.
+// If the server reports NBD_ESHUTDOWN, for an operation or the flush, Do starts no more operations, waits for those in
+// progress, sends NBD_CMD_DISC without another flush, and returns ESHUTDOWN; then the Device cannot be used any more.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) error {
 	if depth < 1 {
 		return fmt.Errorf("nbd: a depth of %d: 1 at least: %w", depth, syscall.EINVAL)
@@ -237,7 +237,8 @@ func (r *run) collect() {
 	}
 }
 
-// abort makes the Device fail, and reports the operations in progress to done.
+// abort makes the Device fail, and calls done for all operations: completed ones with their result, others with the
+// error that abort returns.
 func (r *run) abort(err error) error {
 	d := r.d
 	d.fail(err) // returns when the connections are closed
@@ -267,7 +268,8 @@ func (r *run) abort(err error) error {
 	return err
 }
 
-// take removes the next request from a link's queue, and encodes it in b. The caller holds mu.
+// take removes the next request from a link's queue, and encodes it in b; ok is false if the queue is empty. The
+// caller holds mu.
 func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	if len(l.queue) == 0 {
 		return 0, false
@@ -290,7 +292,7 @@ func (d *Device) take(l *link, b *[requestLen]byte) (i uint32, ok bool) {
 	return i, true
 }
 
-// tally adds more, 1 or -1, to the count of reads of length n. The caller holds mu.
+// tally adds 1 or -1, the parameter more, to the count of reads of n bytes in sizes. The caller holds mu.
 func (d *Device) tally(n uint64, more int) {
 	i := slices.IndexFunc(d.sizes, func(s size) bool { return s.n == n })
 	if i < 0 {
@@ -343,7 +345,7 @@ func (d *Device) answer(l *link, r *reply) (i uint32, op block.Op, err error) {
 	return uint32(index), s.op, nil
 }
 
-// finish passes completed slots to Do. The caller holds mu.
+// finish passes the slots in list, whose operations are complete, to Do. The caller holds mu.
 func (d *Device) finish(list []uint32) {
 	now := time.Now()
 	for _, i := range list {

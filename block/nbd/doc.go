@@ -9,14 +9,15 @@
 // through host memory.
 //
 // A server's connections may have caches of their own: without NBD_FLAG_CAN_MULTI_CONN a read may return data
-// from before a confirmed write (proto.md, Transmission flags). A Do that wrote ends with NBD_CMD_FLUSH if the
-// server has it, and is not shutting down. Within a Do, reads and writes of the same place have no order.
+// from before a confirmed write (proto.md, Transmission flags). If a write succeeded, Do sends NBD_CMD_FLUSH at
+// its end, unless Do fails, or the server is shutting down or does not have that request. Within a Do, reads and
+// writes of the same place have no order.
 //
 // Not supported: TLS (a record cannot be decrypted in device memory), oldstyle negotiation and newstyle that
 // is not fixed, structured replies and extended headers, trim, zeroes, block status.
 //
 // A server is not trusted. A reply that is malformed, or answers no operation in progress on its connection,
-// causes block.ErrProtocol, which ends both connections.
+// causes block.ErrProtocol, and the Device closes its connections.
 //
 // The package is API (README, Stability).
 package nbd

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// fuzzed are the operations in progress; operation i has number i+1 in its cookie.
+// fuzzed are the operations that FuzzReplies performs; fuzzed[i] uses slot i, and has number i+1 in its cookie.
 var fuzzed = []block.Op{
 	{Off: 0, Len: 16, Mem: 1}, {Off: 32, Len: 16, Mem: 100}, {Off: 99, Len: 1, Mem: 200},
 	{Off: 512, Len: 5000, Mem: 4000},
@@ -21,7 +21,7 @@ var fuzzed = []block.Op{
 
 const fuzzedReads = 4
 
-// replyTo returns the reply to fuzzed[i].
+// replyTo returns a reply to fuzzed[i], with value as its error value, and with data.
 func replyTo(i int, value uint32, data []byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 0x67446698)
 	b = binary.BigEndian.AppendUint32(b, value)
@@ -35,7 +35,8 @@ type outcome struct {
 	data     []byte
 }
 
-// judge returns the outcomes of fuzzed[first:first+n] for a stream of replies.
+// judge returns, by index in fuzzed, the outcomes of fuzzed[first:first+n] for the stream b of replies, up to the first
+// reply that is wrong or incomplete.
 func judge(b []byte, first, n int) (list [6]outcome) {
 	for len(b) >= 16 {
 		i := int(b[15])

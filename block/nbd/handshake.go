@@ -14,7 +14,7 @@ import (
 const (
 	maxReplies  = 64
 	maxReplyLen = 64 << 10
-	maxShown    = 200 // bytes of a server's text in an error or a name
+	maxShown    = 200 // the most bytes of a server's text in an error or in Info.Name
 )
 
 type export struct {
@@ -136,7 +136,8 @@ func optReply(c io.Reader) (typ uint32, data []byte, err error) {
 	return typ, data, full(c, data)
 }
 
-// info stores the content of an NBD_REP_INFO, and returns its type (proto.md, Option reply types).
+// info stores the information of an NBD_REP_INFO, if it knows the information's type, and returns that type (proto.md,
+// Option reply types).
 func (e *export) info(b []byte) (typ uint16, err error) {
 	if len(b) < 2 {
 		return 0, fmt.Errorf("NBD_REP_INFO of %d bytes: 2 at least: %w", len(b), block.ErrProtocol)
@@ -168,7 +169,7 @@ func (e *export) info(b []byte) (typ uint16, err error) {
 	case infoDescription:
 		e.description = shown(b[2:])
 	}
-	return typ, nil // other types are ignored
+	return typ, nil // information of other types is ignored
 }
 
 func (e *export) check() error {
@@ -179,8 +180,8 @@ func (e *export) check() error {
 	return nil
 }
 
-// shown returns the first maxShown bytes of a server's text, with '.' for ASCII control characters and invalid
-// UTF-8.
+// shown returns at most the first maxShown bytes of a server's text, with '.' for an ASCII control character or a run
+// of invalid UTF-8.
 func shown(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

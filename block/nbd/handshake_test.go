@@ -186,7 +186,7 @@ func TestOpenIsRefused(t *testing.T) {
 	testkit.ErrorSays(t, err, "no server listens at its port")
 }
 
-// A handshake with arbitrary bytes ends, and a successful one returns a valid export.
+// A handshake with arbitrary bytes ends, and a successful one returns an export with valid sizes.
 func FuzzHandshake(f *testing.F) {
 	f.Add(bytes.Join([][]byte{greeting(3), sizes(512, 65536), info(1, []byte("name")...), goodExport, goodAck}, nil))
 	f.Add(bytes.Join([][]byte{greeting(3), goodExport, optMessage(7, 1<<31+6, []byte("no"))}, nil))

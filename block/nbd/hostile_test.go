@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// cookie returns a function that changes the cookie of answer n.
+// cookie returns a server.bend that replaces the cookie of answer n of each connection by f of it.
 func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -24,7 +24,7 @@ func cookie(n int, f func(old uint64) uint64) func(a *answerTo) {
 	}
 }
 
-// magic returns a function that sets the magic of answer n.
+// magic returns a server.bend that sets the magic of answer n of each connection.
 func magic(n int, to uint32) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -33,7 +33,7 @@ func magic(n int, to uint32) func(a *answerTo) {
 	}
 }
 
-// cut returns a function that ends the connection after length bytes of answer n.
+// cut returns a server.bend that ends the stream of each connection after the first length bytes of its answer n.
 func cut(n, length int) func(a *answerTo) {
 	return func(a *answerTo) {
 		if a.n == n {
@@ -140,7 +140,7 @@ func TestServerBreaksTheProtocol(t *testing.T) {
 				if good+bad != n || bad == 0 {
 					t.Errorf("%d operations went well, and %d did not", good, bad)
 				}
-				if !write { // the memory of failed reads may have any content
+				if !write { // do not compare: the memory of failed reads may have any content
 					for _, o := range ops {
 						copy(r.want[guard+o.Mem:][:o.Len], r.memory()[o.Mem:])
 					}
@@ -183,7 +183,7 @@ func TestReplyOnTheOtherConnection(t *testing.T) {
 	}
 }
 
-// A reply that comes before any request is detected once requests are sent.
+// After a reply that came before any request, Do with several operations returns block.ErrProtocol.
 func TestReplyToNothing(t *testing.T) {
 	for _, write := range []bool{false, true} {
 		s := &server{store: pattern(1 << 20)}
@@ -214,7 +214,7 @@ func (d *Device) limit(to time.Duration) {
 	}
 }
 
-// If the server is silent, Do returns a StallError.
+// If the server sends nothing more, operations fail with a StallError.
 func TestServerIsSilent(t *testing.T) {
 	for name, bend := range map[string]func(a *answerTo){
 		"no reply":         func(a *answerTo) { a.b = nil },

@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 const (
-	guard  = 64 << 10 // bytes around the data that must not change
+	guard  = 64 << 10 // bytes before, and after, the data that must not change
 	poison = 0xa5
 )
 
@@ -78,7 +78,7 @@ func (r *rig) read(o block.Op, content []byte) {
 	copy(r.want[guard+o.Mem:], content[o.Off:o.Off+o.Len])
 }
 
-// check fails the test if memory differs from want.
+// check fails the test if the GPU's memory before the pool differs from want.
 func (r *rig) check(t testing.TB) {
 	t.Helper()
 	got := r.gpu.Bytes()[:len(r.want)]
@@ -194,7 +194,7 @@ func TestReadsOfSeveralLengths(t *testing.T) {
 	testkit.Equal(t, "bytes looked at", d.Stats().Looked, 16*d.Stats().Messages)
 }
 
-// gate is a Memory whose first Look closes came, and waits for open.
+// gate is a Memory whose first Look closes came, and waits until open is closed.
 type gate struct {
 	devmem.Memory
 	first sync.Once
@@ -454,7 +454,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// A flush that fails is Do's error.
+// Do returns the error that the server reports of the flush, and the Device can still be used.
 func TestFlush(t *testing.T) {
 	s := &server{store: make([]byte, 1<<20), flushed: 5}
 	r := newRig(t, s, 1<<20, 1<<20)
@@ -520,7 +520,7 @@ func TestShutdownAtTheFlush(t *testing.T) {
 	testkit.Equal(t, "flushes", s.get(func() int { return s.flushes }), 1)
 }
 
-// device counts sends from device memory, and completed ones.
+// device counts calls of SendDevmem that queued bytes, and completed ones; its BindTX returns a late binding.
 type device struct {
 	devmem.Device
 	sent, complete atomic.Int64
@@ -626,11 +626,11 @@ func TestLittleRoom(t *testing.T) {
 	r.check(t)
 }
 
-// When its context ends, Do reports the operations in progress.
+// When Do's context ends, Do calls done for the operations in progress, with the context's cause.
 func TestContextEnds(t *testing.T) {
 	over := errors.New("over")
 	for _, write := range []bool{false, true} {
-		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // one more than the depth
+		s := &server{store: pattern(1 << 20), batch: 9, reads: 9, writes: 9} // one more than the depth: no answer comes
 		r := newRig(t, s, 1<<20, 1<<20)
 		d := r.open(t)
 		ctx, cancel := context.WithCancelCause(t.Context())

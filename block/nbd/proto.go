@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// All numbers are big endian (proto.md, Conventions).
+// Numbers in NBD's messages are big endian (proto.md, Conventions: network byte order).
 var be = binary.BigEndian
 
 // The handshake (proto.md, Newstyle negotiation and Fixed newstyle negotiation).
@@ -62,8 +62,8 @@ const (
 // Size constraints (proto.md).
 const (
 	defaultBlockSize = 512
-	maxPayload       = 32 << 20 // a server may treat a longer payload as an attack
-	maxMinBlock      = 64 << 10 // the largest that a server may announce
+	maxPayload       = 32 << 20 // of this client; a server may treat longer payload as an attack
+	maxMinBlock      = 64 << 10 // the largest minimum block size that a server may announce
 )
 
 type request struct {
@@ -102,7 +102,8 @@ func (r *reply) check() error {
 	return fmt.Errorf("a reply begins with %#08x, not %#x: %w", r.Magic, uint32(simpleMagic), block.ErrProtocol)
 }
 
-// status returns the name of a reply's error value, and an errno (proto.md, Error values).
+// status returns a text for a reply's error value, and an errno (proto.md, Error values): EIO if NBD does not define
+// the value.
 func status(value uint32) (string, syscall.Errno) {
 	if e, ok := map[uint32]struct {
 		name  string
@@ -122,7 +123,7 @@ func status(value uint32) (string, syscall.Errno) {
 	return fmt.Sprintf("error %d, which is none of NBD's", value), syscall.EIO
 }
 
-// refusal returns the text of an error reply, and an errno.
+// refusal returns a text for an error reply to NBD_OPT_GO, by its type, and an errno or block.ErrProtocol.
 func refusal(typ uint32) (string, error) {
 	if e, ok := map[uint32]struct {
 		text string

@@ -13,7 +13,7 @@ import (
 // maxBatch is the most requests of reads in one Write, and replies to writes in one Read.
 const maxBatch = 64
 
-// sleep waits for ch and returns true, or for the end of ctx.
+// sleep waits for ch and returns true, or for the end of ctx and returns false.
 func sleep(ctx context.Context, ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -68,7 +68,8 @@ func (d *Device) receiveReads(ctx context.Context) error {
 	}
 }
 
-// window processes one reply or more, as long as their headers are where plan expects them.
+// window processes one reply to a read, and then others that have arrived, as long as their headers are where plan
+// expects them.
 func (d *Device) window(ctx context.Context) error {
 	if err := d.stream.Fill(ctx, replyLen); err != nil {
 		return ended("the head of a reply", err)
@@ -106,8 +107,8 @@ func (d *Device) window(ctx context.Context) error {
 	return d.land(ctx)
 }
 
-// plan returns the places of the arrived headers in the stream: at a fixed distance if all reads in progress
-// have one length, otherwise only the first.
+// plan returns where in the stream the arrived headers are, if all reads succeed: at a fixed distance if the reads
+// in sizes have one length, otherwise only the first.
 func (d *Device) plan() devmem.Strided {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -137,7 +138,7 @@ func (d *Device) data(ctx context.Context, op block.Op) error {
 	return nil
 }
 
-// land moves the taken data to its memory, and passes the landed reads to Do.
+// land moves the taken data to its memory, and then passes the reads in d.landed to Do.
 func (d *Device) land(ctx context.Context) error {
 	if err := d.stream.Flush(ctx); err != nil {
 		return err

@@ -26,14 +26,14 @@ type answerTo struct {
 // server is an NBD server that encodes messages by the protocol document, not by the client's functions.
 type server struct {
 	flags                uint16
-	minBlock, maxPayload uint32 // 0: neither is announced
+	minBlock, maxPayload uint32 // minBlock 0: neither is announced
 	description          string
 	seed                 uint64                         // of the order of answers
-	batch                int                            // requests to answer together; 0: up to 64 that have arrived
+	batch                int                            // most requests to answer together; 0: up to 64 that came
 	reads, writes        int                            // if batch is set: requests of each kind that are still to come
-	status               func(n int, write bool) uint32 // error value of answer n
+	status               func(n int, write bool) uint32 // error value of answer n, except to a flush
 	bend                 func(a *answerTo)              // may change an answer
-	flushed              uint32                         // error value of flushes
+	flushed              uint32                         // error value of the answers to flushes
 	small                bool
 	greet                func(c net.Conn) bool // replaces the handshake; false: the connection ends
 	clients              int                   // the most connections to serve; 0: any number

@@ -57,7 +57,7 @@ func (d *Device) settle(i uint32) {
 
 func (d *Device) receiveWrites(ctx context.Context) error {
 	var buf [maxBatch * replyLen]byte
-	n := 0 // bytes of an incomplete reply
+	n := 0 // bytes of an incomplete reply in buf
 	for {
 		d.mu.Lock()
 		out := d.writes.out

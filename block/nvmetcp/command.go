@@ -39,7 +39,7 @@ const (
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // the address is an offset in the capsule
+	sglInCapsule = 0x01 // the address is an offset
 	sglTransport = 0x5a
 )
 
@@ -88,7 +88,7 @@ func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint16(s[48:], uint16(n-1))
 }
 
-// connectSQE returns Connect (Fabrics 3.3) for a queue of size entries.
+// connectSQE returns Connect (Fabrics 3.3) for a queue; size is the number of its entries.
 func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	s := newFabrics(fabricsConnect)
 	le.PutUint16(s[42:], qid)
@@ -106,7 +106,7 @@ func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte 
 	return b
 }
 
-// connectFault names the parameter that Connect refuses (Fabrics 3.3).
+// connectFault names the parameter for which the target refused Connect, by the response's result (Fabrics 3.3).
 func connectFault(result uint64) string {
 	off, inData := uint16(result), result>>16&1 != 0
 	type place struct {

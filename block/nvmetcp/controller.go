@@ -16,7 +16,7 @@ import (
 const (
 	adminEntries = 32      // a target offers at least these (Fabrics 3.3)
 	noLimit      = 4 << 20 // bytes of MaxTransfer if the target has no limit
-	maxNLB       = 1 << 16 // blocks of a command
+	maxNLB       = 1 << 16 // most blocks of a command
 	minLBADS     = 9       // log2 of 512 bytes
 	maxLBADS     = 20
 	readyPause   = 10 * time.Millisecond
@@ -28,13 +28,13 @@ type controller struct {
 	capab     uint64 // CAP
 	name      string // model, and the NQN in parentheses
 	mdts      uint8
-	inCapsule uint64 // bytes of data in a capsule
+	inCapsule uint64 // most bytes of data in a capsule; 0: none
 	icdoff    uint16 // ICDOFF, in units of 16 bytes
 	maxCmd    int    // MAXCMD; 0: not reported
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), and makes the controller ready.
+// connect connects the admin queue (Fabrics 3.3), enables and identifies the controller, and requests one I/O queue.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -92,7 +92,7 @@ func (l *link) setProperty(off, v uint32) error {
 // cc returns the CC with the smallest page size.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1).
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS until reached returns true, for up to limit.
+// await reads CSTS until reached returns true, for up to limit. CFS is an error.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -173,7 +173,7 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	return nil
 }
 
-// printable replaces bytes that are not printable ASCII.
+// printable replaces NUL by a space, other characters that are not printable ASCII by '?', and cuts spaces at the end.
 func printable(b []byte) string {
 	return strings.TrimRight(strings.Map(func(r rune) rune {
 		switch {
@@ -230,7 +230,8 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue tries without SQ flow control first: Linux's target then omits responses to successful reads.
+// ioQueue connects the I/O queue without SQ flow control, as Linux's target then omits responses to successful reads,
+// or, if the target refuses that, with it.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

@@ -37,7 +37,7 @@ const (
 // Config names the namespace to open, and the memory for its data.
 type Config struct {
 	Device devmem.Device
-	Memory devmem.Memory // of Device's GPUs
+	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Target    netip.AddrPort
 	NQN       string
@@ -49,11 +49,12 @@ type Config struct {
 	Pool  devmem.Buffer // receives data of the I/O queue; Open binds it to Queue
 	Data  devmem.Buffer // Op.Mem is an offset in it; without Copy it is on Pool's GPU, and Open binds it for transmit
 
-	// Depth is how many commands the I/O queue holds, 1 to 1023; 0 means DefaultDepth. Info.MaxDepth may be lower.
+	// Depth is the most commands in the I/O queue, 1 to 1023; 0 means DefaultDepth. The controller may allow fewer
+	// (Info.MaxDepth).
 	Depth int
 
-	// Timeout limits the time without progress while a request is outstanding, and the steps of Open (except the
-	// wait for CSTS.RDY, for which CAP.TO is the limit) and Close; 0 means DefaultTimeout.
+	// Timeout limits the time without progress while a request is outstanding, and each step of Open (except the
+	// wait for CSTS.RDY, for which CAP.TO is the limit) and Close; 0 means DefaultTimeout, longer on slow machines.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Queue and Pool are not used.
@@ -133,7 +134,7 @@ type Device struct {
 
 	mu     sync.Mutex
 	err    error
-	cancel context.CancelCauseFunc // ends Do
+	cancel context.CancelCauseFunc // ends Do; nil: Do does not run
 
 	once   sync.Once
 	closed error
@@ -258,8 +259,8 @@ func (d *Device) failed() error {
 	return d.err
 }
 
-// Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if the target has no limit; at most 65536
-// blocks or 2 GiB.
+// Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if the target has no limit; never more than
+// 65536 blocks, nor than 2 GiB.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
 // Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0.

@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// mostTaken is the number of taken bytes after which the stream is flushed, unless the pool is small.
+// mostTaken is how many taken bytes make take flush the stream; without Copy, a quarter of the pool if that is less.
 const mostTaken = 1 << 20
 
 type run struct {
@@ -34,14 +34,15 @@ type run struct {
 
 	// The C2HData that is being received.
 	into      *slot
-	pad, left uint64 // bytes that are not taken from the stream
+	pad, left uint64 // bytes before its data, and of its data, that are not taken from the stream
 	final     bool   // no CapsuleResp follows
 
-	taken  uint64 // taken bytes that the stream has not flushed
+	taken  uint64 // bytes taken since the last gather
 	placed bool   // some of them are data
 }
 
-// Do implements block.Device. It limits depth to Info.MaxDepth. A depth below 1 is EINVAL.
+// Do implements block.Device. It limits depth to Info.MaxDepth. A depth below 1 is EINVAL. It waits for
+// another Do to end, so next and done must not call Do.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -108,7 +109,7 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns err, or the sender's error if that is its cause.
+// cause returns err, or the sender's error if that is its cause, with the number of commands in progress.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
 		<-r.sent
@@ -136,7 +137,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			err = r.settle(ctx)
 		}
-		// After an error operations that were answered before are reported.
+		// After an error, too, finish reports operations that are complete.
 		if e := r.finish(ctx); err == nil {
 			err = e
 		}
@@ -170,8 +171,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give passes a job to the sender, or returns errSender if it has ended. It does not block: jobs has room for
-// maxJobs of each command.
+// give passes a job to the sender, or may return errSender if the sender has ended. give does not block: jobs has
+// room for maxJobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -354,7 +355,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule sends a command again if it may be retried, or records the answer.
+// capsule processes a CapsuleResp: it sends a refused command again if it may be retried, or records the answer.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)

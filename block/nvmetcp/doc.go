@@ -15,7 +15,7 @@
 // again at once, up to five times.
 //
 // The target is not trusted. The Device writes data only to the remaining memory of the operation that the
-// header names, in order. A breach of the protocol causes block.ErrProtocol and a reset of both connections. A
+// header names, in order. A breach that it detects causes block.ErrProtocol and a reset of the connections. A
 // target that makes no progress for Config.Timeout, while an operation is in progress, causes a
 // *devmem.StallError. A target that never answers one operation while it answers others is not detected.
 //

@@ -14,7 +14,7 @@ const maxWindow = 64
 // PDU are dropped.
 type heads struct {
 	stream *devmem.Stream
-	device bool   // the data is in device memory
+	device bool   // received data is in device memory (Config.Copy is off)
 	pos    uint64 // bytes taken from the stream
 
 	seen    [maxWindow]seenHead
@@ -22,7 +22,7 @@ type heads struct {
 	window  int // the most headers, or pairs, of the next look
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // distance of headers; 0: unknown
+	stride uint64 // distance of headers, or of pairs; 0: unknown
 	pair   bool   // stride is the length of a C2HData and its CapsuleResp
 	inPair bool   // a CapsuleResp is expected next
 
@@ -56,7 +56,7 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads headers where the pattern predicts them.
+// look reads the next header, and arrived ones after it at the places that stride and pair predict.
 func (h *heads) look(ctx context.Context) error {
 	size, count, room := uint64(headLen), 1, h.stream.Len()
 	switch {
@@ -93,7 +93,7 @@ func (h *heads) look(ctx context.Context) error {
 
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn derives the pattern from the header of a PDU.
+// learn sets stride, pair and inPair from the header of a PDU.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

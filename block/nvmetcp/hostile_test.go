@@ -38,8 +38,8 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations, and checks which memory has changed, and unless liar is set the data
-// of reads. bad is the number of operations that failed.
+// attack performs hostileOps operations, and checks that no memory but the memory of reads has changed and, unless
+// liar is set, the data of successful reads. bad is the number of operations that failed.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -82,7 +82,7 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU whose bytes change may edit, and returns true.
+// raw sends a PDU, edited by the function change unless that is nil, and returns true.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -287,7 +287,7 @@ func TestHostileTargets(t *testing.T) {
 
 var errGone = errors.New("gone")
 
-// R2Ts that were not agreed are an error.
+// An R2T for data that was in the capsule is an error, and so are several R2Ts at a time.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)

@@ -142,7 +142,8 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data copies the C2HData in buf to room, for data from offset off on. last means that no CapsuleResp follows.
+// data copies the data of the C2HData in buf to room; off is the expected offset in the command's data. last means
+// that no CapsuleResp follows.
 func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))

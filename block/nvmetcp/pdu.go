@@ -49,7 +49,7 @@ const (
 	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
 	commandLen = 72  // CapsuleCmd: CH and an SQE
 	icLen      = 128 // HLEN and PLEN of ICReq and ICResp
-	maxTermLen = 152 // PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
+	maxTermLen = 152 // most PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
 	wordLen    = 4   // a C2HData's PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
 )
 
@@ -163,8 +163,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check refuses headers that a target must not send after ICResp. A C2HData that it accepts has a PLen above
-// its PDO.
+// check refuses headers with a type, lengths or digest flags that a target must not send after ICResp (it ignores a
+// C2HTermReq's flags). A C2HData that it accepts has a PLen above its PDO.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

@@ -117,7 +117,7 @@ func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (i
 	return n, 0, n, nil
 }
 
-// heads returns the right headers, and reads several together.
+// heads returns the right headers, and reads several together if they follow a pattern.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	head := func(b []byte, p transfer) []byte {
 		var h [headLen]byte

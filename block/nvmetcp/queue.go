@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// A command identifier has the slot's number in its lower slotBits, and above them a count of its uses.
+// A command identifier has the slot's number in its lower slotBits bits, and above them a count of the slot's
+// identifiers.
 const slotBits = 10
 
 // maxJobs is the most jobs of a command: the command, or earlier data that is not counted as sent; the data of
@@ -33,7 +34,7 @@ type queue struct {
 	stream    *devmem.Stream
 	heads     heads
 	sender    sender
-	completed uint64 // completed calls of SendDevmem
+	completed uint64 // how many calls of SendDevmem are complete
 
 	slots []slot
 	free  []uint16
@@ -53,7 +54,7 @@ type slot struct {
 	err      error
 
 	jobs atomic.Int32  // jobs that the sender has
-	need atomic.Uint64 // calls of SendDevmem to complete; stored before jobs is lowered
+	need atomic.Uint64 // how many calls of SendDevmem must be complete before done; stored before jobs is lowered
 }
 
 func (q *queue) init(d *Device) {

@@ -17,7 +17,7 @@ type attempts struct {
 	seen map[*command]bool
 }
 
-// count returns the number of c's attempt, or 0 if it was called for c before.
+// count returns, from 1, how many commands for c's LBA it has counted, or 0 if count was called for c before.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +103,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// An answer with a former identifier breaks the protocol.
+// An answer with the identifier that a command had before it was sent again breaks the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -122,7 +122,7 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write refused while its data is being sent is sent again after it.
+// A write refused while its data is being sent is sent again, and succeeds.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts

@@ -179,7 +179,7 @@ var original = func() []byte {
 	return b
 }()
 
-// cutDevice makes connections whose data arrives in random pieces.
+// cutDevice makes connections whose RecvDevmem returns pieces of random length.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand

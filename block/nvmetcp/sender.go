@@ -15,7 +15,7 @@ const maxBurst = 64
 type job struct {
 	s    *slot
 	cid  uint16
-	data bool // requested by an R2T
+	data bool // send data that an R2T requests; false: send the command
 	tag  uint16
 
 	write    bool
@@ -50,7 +50,7 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over sets a read deadline and returns err: until then a message of the target may explain the error.
+// over sets a read deadline, for a stall at once, and returns err: until then a message of the target may explain err.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -193,7 +193,7 @@ func (s *sender) done(x *slot) {
 	}
 }
 
-// completed counts the completed calls of SendDevmem in *n, with wait until *n is at least need.
+// completed counts the completed calls of SendDevmem in *n. With wait, it waits until *n is at least need.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {
