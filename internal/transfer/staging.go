@@ -32,7 +32,7 @@ type slot struct {
 	full      chan struct{} // for a sender in mode copy: closed when an engine has filled data
 }
 
-// makeTables allocates the host memory of a receiver in mode devmem, unless the Node has it already.
+// makeTables allocates the host memory of a receiver in mode devmem, unless it is there already.
 func (n *Node) makeTables() error {
 	if n.frags == nil {
 		n.frags = make([]devmem.Frag, maxEntries)
@@ -43,8 +43,8 @@ func (n *Node) makeTables() error {
 	return n.linear.make(n.mem, true)
 }
 
-// makeSlots allocates the tables of the staging slots and, if data is true, their room for payload, unless the Node has
-// them already.
+// makeSlots allocates the tables of the staging slots and, if data is true, their room for payload, unless they
+// are there already.
 func (n *Node) makeSlots(data bool) error {
 	if n.staging == nil {
 		n.staging = make([]slot, slots)
