@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// ErrTooSmall is the kernel's errno 525, ETOOSMALL: no control message fits.
+// ErrTooSmall is the kernel's errno 525, ETOOSMALL. RecvDevmem returns it if it has no room for even one frag.
 const ErrTooSmall = syscall.Errno(525)
 
-// StallError is the error of a connection without progress for the time of SetStallLimit.
+// StallError is the error of a call that waited while its connection made no progress for the time of SetStallLimit.
 type StallError struct {
 	Op   string
 	Idle time.Duration
-	// Diagnosis names a likely mistake, for people; it may be empty.
+	// Diagnosis is a sentence about the likely cause, for people; it may be empty.
 	Diagnosis string
 	State     string // Conn.State at the error
 }
@@ -32,7 +32,8 @@ func (e *StallError) Timeout() bool { return true }
 // Temporary returns false.
 func (e *StallError) Temporary() bool { return false }
 
-// Accept calls l.AcceptConn. If ctx ends first, it closes l, and returns ctx's cause.
+// Accept calls l.AcceptConn. If ctx ends first, it closes l, and returns an error that
+// wraps ctx's cause.
 func Accept(ctx context.Context, l Listener) (Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -44,8 +45,8 @@ func Accept(ctx context.Context, l Listener) (Conn, error) {
 	return c, err
 }
 
-// Diagnose explains why payload of c arrives in host memory, such as for lack of a flow rule. It returns "" if
-// it finds no reason.
+// Diagnose explains why payload of c arrives in host memory, such as for lack of a flow rule. It returns "" if it
+// finds no reason, or if c's implementation has no diagnosis.
 func Diagnose(c Conn) string {
 	if d, ok := c.(interface{ Diagnose() string }); ok {
 		return d.Diagnose()

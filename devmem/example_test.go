@@ -59,7 +59,7 @@ func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error)
 	}
 }
 
-// send sends [off, off+size) of GPU 0 to addr, and returns when its memory may be reused.
+// send sends [off, off+size), in the first MiB of GPU 0, to addr. It returns nil once that memory may be reused.
 func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	buf, err := dev.Register(0, 0, 1<<20)
 	if err != nil {
@@ -77,7 +77,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetStallLimit(time.Minute) // a stalled peer causes an error with a diagnosis
+	conn.SetStallLimit(time.Minute) // a call that waits for a minute in vain fails, with a diagnosis
 	if _, err := conn.SendDevmem(binding.ID(), []devmem.Range{{Off: off, Len: size}}); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	return nil
 }
 
-// dial retries until a listener accepts the connection or ctx ends.
+// dial retries until it has a connection or ctx ends.
 func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.Conn, error) {
 	for {
 		conn, err := dev.Dial(ctx, netip.AddrPort{}, addr)
@@ -99,8 +99,7 @@ func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.C
 	}
 }
 
-// A sender and a receiver on two devices that are joined in memory; with devices from
-// driver.OpenPCI they would be two guests.
+// Example runs a sender and a receiver in one process, on two NICs that a wire in memory joins.
 func Example() {
 	na, nb := stacktest.NewPair(stacktest.Options{})
 	a, err := stack.New(na, na, stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})

@@ -10,7 +10,8 @@ type Holder struct {
 	Tokens  int            `json:"tokens"`
 }
 
-// Holders lists a device's connections with tokens; known is false if the implementation has no such list.
+// Holders lists a device's connections that hold tokens, once for each binding; known is false if the device's
+// implementation has no such list.
 func Holders(d Device) (list []Holder, known bool) {
 	h, known := d.(interface{ Holders() []Holder })
 	if known {

@@ -8,15 +8,15 @@ import (
 )
 
 // Memory performs operations on device memory for a program that cannot, or should not, access the bytes
-// itself: to read a few bytes, such as headers, to put fragments of a message together, and to add numbers.
+// itself: to copy bytes from and to host memory, to put fragments of a message together, and to add numbers.
 //
-// Offsets are from the start of the buffer; any [Device] over the same memory may have registered it.
-// Operations on two buffers need both on one GPU (EXDEV). A method returns when it no longer accesses the
-// memory, with ctx's cause if the end of ctx stopped it. Several goroutines may call methods; concurrent operations
-// on the same memory have any order. An operation sees the data that a [Conn] has received before, and a later
-// SendDevmem the result.
+// Offsets are from the start of the buffer; any [Device] over the same memory may have registered the buffer.
+// Operations on two buffers need both on one GPU (else EXDEV). A method returns when it no longer accesses the
+// memory; if the end of ctx stopped it, its error wraps ctx's cause. Several goroutines may call methods; the order of
+// concurrent operations on the same memory is unspecified, and may differ from byte to byte. An operation sees the data
+// that RecvDevmem has returned before, and a later SendDevmem sends the result.
 //
-// EFAULT means that a range is outside the buffer: the operation accesses nothing there, but may have accessed
+// EFAULT means that a range is outside the buffer: the operation accesses nothing outside, but may have accessed
 // bytes inside.
 type Memory interface {
 	// Look copies ranges of a buffer to dst, one after another. EINVAL: dst is not as long as all ranges together.
@@ -25,18 +25,18 @@ type Memory interface {
 	// LookEach is Look for the pieces of s.
 	LookEach(ctx context.Context, dst []byte, b Buffer, s Strided) error
 
-	// Put copies src, which arrived in host memory, to the buffer from offset off on. Get copies in the other
+	// Put copies src, from host memory, to the buffer from offset off on. Get copies len(dst) bytes in the other
 	// direction.
 	Put(ctx context.Context, b Buffer, off uint64, src []byte) error
 	Get(ctx context.Context, dst []byte, b Buffer, off uint64) error
 
-	// Gather copies moves in their order. If source and destination of a move overlap, the copied bytes are
-	// unspecified.
+	// Gather copies the moves' pieces from src to dst, in the moves' order. If source and destination of a move
+	// overlap, the copied bytes are unspecified.
 	Gather(ctx context.Context, dst, src Buffer, moves []Move) error
 
-	// Reduce adds: dst[i] += src[i] for n elements of type t, from dstOff and srcOff on. EINVAL: an offset is not
-	// a multiple of the type's size, or the type is unknown. The two ranges may be the same; if they overlap
-	// otherwise, the sums are unspecified.
+	// Reduce adds: dst[i] += src[i] for n elements of type t, from byte offsets dstOff and srcOff on. EINVAL: an
+	// offset is not a multiple of the type's size, or the type is unknown. The two ranges may be the same; if they
+	// overlap otherwise, the sums are unspecified.
 	Reduce(ctx context.Context, t Type, dst Buffer, dstOff uint64, src Buffer, srcOff uint64, n uint64) error
 
 	Stats() MemoryStats
@@ -48,7 +48,8 @@ type Strided struct {
 	Len, Count  int
 }
 
-// Check returns EINVAL if the pieces do not exactly fill n bytes, and EFAULT if they exceed the address space.
+// Check returns EINVAL if the pieces do not exactly fill n bytes, and EFAULT if their offsets exceed
+// 64 bits.
 func (s Strided) Check(n int) error {
 	if s.Len < 0 || s.Count < 0 || s.Len > 0 && s.Count > n/s.Len || s.Len*s.Count != n {
 		return fmt.Errorf("%d pieces of %d bytes with room for %d: %w", s.Count, s.Len, n, syscall.EINVAL)
@@ -80,17 +81,18 @@ func CheckRanges(n int, ranges []Range) error {
 	return nil
 }
 
-// Move is a piece of Len bytes to copy.
+// Move is a piece of Len bytes to copy, from offset Src of one buffer to offset Dst of another or the same one.
 type Move struct{ Src, Dst, Len uint64 }
 
-// Type is the type of elements.
+// Type is the type of Reduce's elements.
 type Type uint8
 
-// Types of elements. Integers wrap around; each floating-point sum is rounded to nearest, ties to even.
+// Types of elements. Sums of integers wrap around; sums of floating-point numbers are rounded to nearest, ties to
+// even.
 const (
 	Int32    Type = 1 // two's complement, little endian
 	Float32  Type = 2 // IEEE 754 binary32, little endian
-	BFloat16 Type = 3 // the upper half of a Float32; added as Float32
+	BFloat16 Type = 3 // the upper half of a Float32; a sum is rounded to Float32, and then to BFloat16
 )
 
 // Size returns the size of an element in bytes; 0 for an unknown type.
@@ -104,7 +106,8 @@ func (t Type) Size() uint64 {
 	return 0
 }
 
-// Check returns EINVAL if type or offsets are invalid, and EFAULT for too many elements.
+// Check returns EINVAL if t is unknown, or if dst or src, offsets in bytes, is not a multiple of t's size; and EFAULT
+// if n, the number of elements, exceeds 1<<60.
 func (t Type) Check(dst, src, n uint64) error {
 	size := t.Size()
 	switch {
@@ -118,7 +121,7 @@ func (t Type) Check(dst, src, n uint64) error {
 	return nil
 }
 
-// String returns the type's name in nccl-tests.
+// String returns the type's name in nccl-tests, or "unknown".
 func (t Type) String() string {
 	switch t {
 	case Int32:
@@ -131,7 +134,7 @@ func (t Type) String() string {
 	return "unknown"
 }
 
-// MemoryStats counts bytes.
+// MemoryStats counts the bytes that a Memory's methods have processed.
 type MemoryStats struct {
 	Looked   uint64 // by Look and LookEach
 	Put, Got uint64

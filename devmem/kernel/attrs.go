@@ -6,10 +6,11 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// attrs are netlink attributes, in this order.
+// attrs are netlink attributes, in the order in which encode writes them.
 type attrs []attr
 
-// attr has a value: a number, whose Go type has the encoded width, a string, nested attrs, or nil for a flag.
+// attr is an attribute: its type, and a value, which is a number, whose Go type has the encoded width, a string, nested
+// attrs, or nil for a flag.
 type attr struct {
 	kind  uint16
 	value any
@@ -32,11 +33,11 @@ func (as attrs) encode() ([]byte, error) {
 	return ae.Encode()
 }
 
-// fields maps an attribute's type to where its value goes: a pointer to a number or string, nested fields, a
-// start, or a function.
+// fields maps an attribute's type to where decode writes the value: a pointer to a uint8, uint32, uint64 or string,
+// nested fields, a start, or a function that decode calls. decode skips other attributes.
 type fields map[uint16]any
 
-// start is a pointer to the number with which a struct begins.
+// start has a pointer to a number. decode writes to it the number with which the attribute's value, a struct, begins.
 type start struct{ number any }
 
 func (fs fields) decode(ad *netlink.AttributeDecoder) {
@@ -60,7 +61,7 @@ func (fs fields) decode(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// number decodes type "uint", of 4 or 8 bytes.
+// number decodes netlink's type "uint", which has 4 or 8 bytes. For another length it sets ad's error.
 func number(ad *netlink.AttributeDecoder) uint64 {
 	if len(ad.Bytes()) == 8 {
 		return ad.Uint64()

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// minPages is the least number of pages for each bound queue: drivers post buffers in batches (gve: of 32), so
-// a queue with fewer pages may never receive.
+// minPages is the least number of pages for each queue of a receive binding: drivers post buffers in batches (gve:
+// of 32), so a queue with too few pages may never receive.
 const minPages = 64
 
 type binding struct {
@@ -24,19 +24,19 @@ type binding struct {
 	tx   bool
 	buf  *buffer
 	mem  *dmabuf
-	nl   *genl // closing it makes the kernel end the binding
+	nl   *genl // closing this socket makes the kernel end the binding
 	done chan struct{}
 
 	closed atomic.Bool // written under d.mu
 
 	// Fields of a receive binding.
 	queues []int
-	held   atomic.Int64 // tokens that users hold
+	held   atomic.Int64 // recorded tokens that users hold (tokens.go)
 
 	// Fields of a transmit binding.
-	base  uint64       // added to offsets; 0 except in tests
-	host  bool         // for tests: memory of the host, without a kernel's binding
-	sends atomic.Int64 // incomplete calls of SendDevmem
+	base  uint64       // added to the offsets of sent ranges; 0 except in tests
+	host  bool         // for tests: sends take host memory, and name no binding to the kernel
+	sends atomic.Int64 // incomplete calls of SendDevmem that queued a byte
 }
 
 func (b *binding) ID() uint32            { return b.id }
@@ -53,7 +53,7 @@ func (b *binding) close() error {
 	if b.closed.Swap(true) {
 		return nil
 	}
-	err := b.nl.Close() // the kernel gives the queues host memory before Close returns
+	err := b.nl.Close() // before this returns, the kernel gives a receive binding's queues host memory
 	if !b.tx {
 		b.d.runQueued()
 	}
@@ -64,14 +64,16 @@ func (b *binding) close() error {
 	return nil
 }
 
-// Limits of the pause between two checks of a closed binding's memory, whose end of use causes no event.
+// Limits of the pause between two checks whether a closed binding's memory is still in use; no event reports that it
+// is not.
 const (
 	minPoll = time.Millisecond
 	maxPoll = 50 * time.Millisecond
 )
 
-// watch waits until the closed binding's memory is no longer in use, or the Device's Close gives up. Packets that
-// have waited since a queue was restarted may use the memory, so watch calls runQueued at intervals.
+// watch makes the closed binding done when its memory is no longer in use, or returns before if the Device's Close
+// gives up. Packets that have waited since a queue was restarted may use the memory, so watch calls runQueued at
+// intervals of flushTime.
 func (b *binding) watch() {
 	pause := minPoll
 	long := time.NewTicker(flushTime.Here())
@@ -87,7 +89,8 @@ func (b *binding) watch() {
 			continue
 		case <-t.C:
 		}
-		// Only a binding in use has a reference (net/core/devmem.c:__net_devmem_dmabuf_binding_free).
+		// The kernel's binding has a reference to the dma-buf until it is freed
+		// (net/core/devmem.c:__net_devmem_dmabuf_binding_free).
 		if n, err := b.d.refs(b.mem.fd); err == nil && n <= b.mem.refs {
 			break
 		}
@@ -101,7 +104,7 @@ func (b *binding) watch() {
 	close(b.done)
 }
 
-// runQueued makes the interface send packets, of any process, that wait there (kick.go).
+// runQueued tries to make the interface send packets, of any process, that wait there (kick.go).
 func (d *Device) runQueued() {
 	switch n, err := d.kick(); {
 	case err != nil:
@@ -111,7 +114,8 @@ func (d *Device) runQueued() {
 	}
 }
 
-// putBack keeps the dma-buf for a later binding of its buffer, or closes it. Under d.mu.
+// putBack keeps the dma-buf for a later binding of the buffer. It closes the dma-buf if the buffer has one already, or
+// is closed. The caller holds d.mu.
 func (b *binding) putBack() {
 	if b.buf.spare == nil && !b.buf.closed {
 		b.buf.spare = b.mem
@@ -126,7 +130,7 @@ func (d *Device) bindings() iter.Seq[*binding] {
 	}
 }
 
-// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding.
+// rxBinding returns the receive binding with an id, which may be closed, or foreignBinding if this Device has none.
 func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
@@ -143,7 +147,7 @@ func (d *Device) txBinding(id uint32) *binding {
 	return nil
 }
 
-// bind makes a binding of a buffer by a netlink command, after check.
+// bind calls check, and if that returns nil makes a binding of a buffer by a netlink command. The caller holds d.mu.
 func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buffer) error) (*binding, error) {
 	if err := d.use(); err != nil {
 		return nil, err
@@ -178,13 +182,14 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 	return buf, nil
 }
 
-// BindRX implements devmem.Device. It turns header split on.
+// BindRX implements devmem.Device. If the buffer and queues can be bound, it turns the interface's header split on,
+// unless an earlier call has.
 func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	restarts := false
 	defer func() {
-		if restarts { // even if the command has failed
+		if restarts { // also if enableSplit or the bind has failed
 			d.runQueued()
 		}
 	}()
@@ -213,8 +218,8 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// checkBind returns errors for bindings that Linux would allow, or would refuse with another error. The caller
-// holds d.mu.
+// checkBind returns the errors of devmem.Device.BindRX for queues that cannot be bound and for the buffer's memory.
+// Linux would allow some of these bindings, or refuse them with another error. The caller holds d.mu.
 func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	if err != nil && len(queues) > 0 {
@@ -230,8 +235,9 @@ func (d *Device) checkBind(buf *buffer, queues []int) error {
 	return buf.CheckRX(len(queues), minPages, all)
 }
 
-// enableSplit makes all queues split headers from payload, in packets of any size. It sets the split even if it
-// is reported as on: the kernel checks the configured value.
+// enableSplit makes the interface's queues split headers from payload, in packets of any size, unless an earlier call
+// has. It sets the split even if the kernel reports it as on: a bind needs it to be configured as on, while the report
+// may be of the driver's choice.
 func (d *Device) enableSplit() error {
 	if d.undo.rings != nil {
 		return nil

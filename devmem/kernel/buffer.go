@@ -19,7 +19,7 @@ import (
 type dmabuf struct {
 	fd      int
 	release func() error
-	refs    int64 // number of references without the kernel's binding
+	refs    int64 // number of references while no binding of the kernel has one
 }
 
 func (b *dmabuf) close() error {
@@ -75,7 +75,8 @@ func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
 	return b, nil
 }
 
-// export makes a dma-buf of the buffer; each binding needs its own, whose references show that it is in use.
+// export makes a dma-buf of the buffer. Each binding needs a separate one, whose references show whether the binding's
+// memory is in use.
 func (b *buffer) export() (*dmabuf, error) {
 	if b.d.exporter == nil {
 		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// native is the machine's byte order, which is that of control messages.
+// native is the machine's byte order, in which the kernel reads and writes control messages, netlink attributes and
+// ioctls.
 var native = binary.NativeEndian
 
 const (
@@ -36,7 +37,8 @@ func nextCmsg(b []byte) (level, kind int32, data, rest []byte, err error) {
 	return level, kind, b[cmsgHdrLen:n], b[min((n+7)&^7, uint64(len(b))):], nil
 }
 
-// parseFrags fills frags from control messages; linear is the number of bytes in Linear frags.
+// parseFrags writes the frags that control messages describe to frags. n is the number of frags, linear the number of
+// bytes in Linear frags. EPROTO: frags has no room, or a message is malformed.
 func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) {
 	for len(control) > 0 {
 		var level, kind int32
@@ -66,7 +68,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 	return n, linear, nil
 }
 
-// encodeTokens writes the argument of SO_DEVMEM_DONTNEED.
+// encodeTokens writes the argument of SO_DEVMEM_DONTNEED to b, and returns its length in bytes.
 func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.TokenRange) int {
 	for i, r := range ranges {
 		native.PutUint32(b[i*tokenLen:], r.Start)
@@ -75,7 +77,7 @@ func encodeTokens(b *[devmem.MaxTokenRanges * tokenLen]byte, ranges []devmem.Tok
 	return len(ranges) * tokenLen
 }
 
-// txCmsg writes to b the control message that names a transmit binding.
+// txCmsg writes to b, and returns, the control message that names a transmit binding.
 func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	native.PutUint64(b[0:], cmsgHdrLen+4)
 	native.PutUint32(b[8:], unix.SOL_SOCKET)
@@ -85,11 +87,11 @@ func txCmsg(b *[txSpace]byte, id uint32) []byte {
 	return b[:]
 }
 
-// seqRange is lo to hi, both included; numbers wrap around.
+// seqRange is a range of sends' numbers: lo to hi, both included. Numbers wrap around, so hi may be less than lo.
 type seqRange struct{ lo, hi uint32 }
 
-// parseCompletion parses a completion of zerocopy sends (Documentation/networking/msg_zerocopy.rst). ok is
-// false for other entries of the error queue.
+// parseCompletion returns the numbers of zerocopy sends that the control messages of an error queue's entry report as
+// complete (Documentation/networking/msg_zerocopy.rst). ok is false for other entries, and after an error.
 func parseCompletion(control []byte) (r seqRange, ok bool, err error) {
 	for len(control) > 0 {
 		var level, kind int32

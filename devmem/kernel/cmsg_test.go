@@ -66,7 +66,7 @@ func TestParseFrags(t *testing.T) {
 	if n, _, err := parseFrags(mixed, room); n != 2 || err != nil || room[1] != someFrags[1] {
 		t.Errorf("among others: %d, %v", n, err)
 	}
-	// The last message need not be padded.
+	// parseFrags accepts a last message without padding.
 	if n, _, err := parseFrags(other(unix.SOL_IP, 1, 1)[:cmsgHdrLen+1], room); n != 0 || err != nil {
 		t.Errorf("without padding: %d, %v", n, err)
 	}
@@ -137,7 +137,8 @@ func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	}
 }
 
-// Encoding parsed frags and parsing them again gives the same frags.
+// If parseFrags accepts control messages, encoding its frags and parsing them again gives the same frags. No input
+// makes parseFrags or parseCompletion panic.
 func FuzzControlMessages(f *testing.F) {
 	f.Add(controlOf(someFrags...))
 	f.Add(completion(unix.SOL_IP, unix.IP_RECVERR, 0, unix.SO_EE_ORIGIN_ZEROCOPY, 1, 2))

@@ -219,7 +219,7 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	wantErr(t, "Close", buf.Close(), nil)
 }
 
-// Unsent packets may use memory: Close of the device makes the interface drop them.
+// Unsent packets may use a binding's memory: after flushTime, Close of the device makes the interface drop them.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	defer func(was limits.Limit) { flushTime = was }(flushTime)
 	flushTime = limits.Limit(time.Millisecond)

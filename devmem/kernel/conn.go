@@ -24,21 +24,21 @@ type Conn struct {
 	s             *sock
 	local, remote *net.TCPAddr
 	rd, wd        *deadline.Deadline
-	stall         atomic.Int64 // limit in nanoseconds
+	stall         atomic.Int64 // SetStallLimit's limit in nanoseconds; 0: none
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
 	once          sync.Once
 
 	rmu     sync.Mutex // one reader at a time
-	control []byte     // scratch
+	control []byte     // scratch of receive, under rmu
 
 	tokens tokens
 
 	wmu sync.Mutex // one writer at a time
-	iov []iovec    // scratch
+	iov []iovec    // scratch of sendGroup, under wmu
 	tx  [txSpace]byte
 
-	cmu   sync.Mutex // one reader of completions at a time
+	cmu   sync.Mutex // one ReadCompletion at a time
 	sends sendLog
 }
 
@@ -53,7 +53,7 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 		local, lerr = unix.Getsockname(fd)
 		remote, rerr = unix.Getpeername(fd)
 		if lerr != nil || rerr != nil {
-			err = syscall.ECONNABORTED // the peer reset the connection meanwhile
+			err = syscall.ECONNABORTED // ENOTCONN: the connection has ended meanwhile
 		}
 		return errors.Join(err,
 			os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
@@ -71,14 +71,16 @@ func (d *Device) newConn(s *sock) (*Conn, error) {
 	return c, nil
 }
 
-// wait waits for sig to be signalled, or returns an error: d is closed when a deadline has passed.
+// wait waits for a signal on sig. It returns an error if the connection is closed, if d is closed (a deadline has
+// passed), or if the stall limit has passed without progress.
 func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
 	s := devmembase.Stall{Limit: time.Duration(c.stall.Load()), Progress: c.progress,
 		Stalled: func(idle time.Duration) error { return c.stalled(op, idle) }}
 	return s.Wait(sig, c.s.closed, d)
 }
 
-// attempt calls f until it does not return EAGAIN, and waits for sig before each new call.
+// attempt calls f until it does not return EAGAIN, and waits for a signal on sig before each new call. It returns an
+// error, without another call of f, if the connection or d (a deadline) is closed, or if wait returns one.
 func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
 	for {
 		if devmembase.IsClosed(d) && !devmembase.IsClosed(c.s.closed) {
@@ -93,9 +95,9 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 	}
 }
 
-// fails records an error with which a connection fails: Linux reports it only once.
+// fails records the first error with which the connection fails, as Linux reports it only once, and returns err.
 func (c *Conn) fails(err error) error {
-	if err == nil { // without this condition e would be allocated on the heap
+	if err == nil { // return before e is allocated on the heap
 		return nil
 	}
 	var e syscall.Errno
@@ -109,7 +111,7 @@ func (c *Conn) fails(err error) error {
 	return err
 }
 
-// end returns the error for a stream that has ended.
+// end returns the error for a stream that has ended: the recorded error of the connection, or io.EOF.
 func (c *Conn) end() error {
 	if e := c.failed.Load(); e != nil {
 		return *e
@@ -153,7 +155,7 @@ func (c *Conn) Close() error {
 func (c *Conn) close() error {
 	lingers := false
 	err := c.s.on(func(fd int) error {
-		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
+		c.tokens.release(fd) // Linux would keep the tokens until it destroys the socket
 		if lingers = c.shouldLinger(fd); !lingers {
 			c.count(fd)
 		}

@@ -14,19 +14,19 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Exporter exports device memory as dma-bufs: the driver of a GPU, or [UDMABuf].
+// Exporter exports device memory as dma-bufs. [UDMABuf] is one; another would call the driver of a GPU.
 type Exporter interface {
-	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and calls release,
-	// which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// Export returns [off, off+size) of GPU gpu as a separate dma-buf. The caller owns fd, and after it has
+	// closed fd it calls release, unless that is nil. Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
-// Options of Open.
+// Options are the options of Open.
 type Options struct {
-	Interface string       // in the calling thread's network namespace
+	Interface string       // its name, in the calling thread's network namespace
 	Buffers   Exporter     // nil: Register returns ENODEV
-	Log       *slog.Logger // nil: none
-	// Alone means that no other process has flow rules on the interface: Open deletes existing ones.
+	Log       *slog.Logger // nil: nothing is logged
+	// Alone states that no other process has flow rules on the interface. Open then deletes the rules that exist there.
 	Alone bool
 }
 
@@ -37,19 +37,19 @@ type Device struct {
 	exporter Exporter
 	log      *slog.Logger
 	dial     dialFunc
-	ioctl    func(b []byte) error // SIOCETHTOOL
+	ioctl    func(b []byte) error // calls SIOCETHTOOL for the interface
 	refs     func(fd int) (int64, error)
 	poll     *poller
-	work     sync.WaitGroup // goroutines that watch bindings, or keep sockets
-	giveUp   chan struct{}  // closed when watching bindings must stop
+	work     sync.WaitGroup // goroutines that watch closed bindings, or keep sockets of closed connections
+	giveUp   chan struct{}  // closed when the goroutines that watch bindings must stop
 	aborted  chan struct{}  // closed when lingering connections must be reset
-	flush    func() error   // makes the interface drop packets that wait there
+	flush    func() error   // makes the interface drop packets that wait there (replaceQdisc)
 	kick     func() (int, error)
 	count    counters
 
 	binds sync.Map // by id: *binding until done; written under mu
 
-	mu              sync.Mutex // configuration
+	mu              sync.Mutex // guards the next fields, up to closing
 	netdev, ethtool *genl
 	buffers         map[*buffer]struct{}
 	flows           map[devmem.FlowID]devmem.Flow
@@ -65,13 +65,13 @@ type Device struct {
 // undo has the settings before the device's changes.
 type undo struct {
 	rings  *rings   // nil: not changed
-	ntuple bool     // ntuple was off
+	ntuple bool     // the device has turned ntuple on
 	rss    []uint32 // empty: the driver's default; nil: not changed
 }
 
 var _ devmem.Device = (*Device)(nil)
 
-// Open opens a network interface. Apart from Options.Alone it changes nothing there.
+// Open opens a network interface. It changes nothing there, except that it deletes flow rules if Options.Alone is set.
 func Open(o Options) (*Device, error) {
 	ifc, err := net.InterfaceByName(o.Interface)
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *Device) use() error {
 	return nil
 }
 
-// queues returns the number of receive queues. The caller holds mu.
+// queues returns the number of receive queues, which is never 0 without an error. The caller holds mu.
 func (d *Device) queues() (int, error) {
 	if err := d.use(); err != nil {
 		return 0, err
@@ -133,7 +133,8 @@ func (d *Device) queues() (int, error) {
 	return len(qs), nil
 }
 
-// Queues returns the number of receive queues; 0 if it is unknown, as while the interface is down.
+// Queues returns the number of receive queues; 0 if it is unknown, as while the interface
+// is down, or after Close.
 func (d *Device) Queues() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,16 +142,18 @@ func (d *Device) Queues() int {
 	return n
 }
 
-// closeTime is how long Close waits for bindings' memory.
+// closeTime is how long Close waits until bindings' memory is no longer in use; longer on slow machines
+// (limits.Limit.Here).
 var closeTime = limits.Unbind
 
 // flushTime is the interval at which the device makes the interface send waiting packets (kick.go) while memory
-// of a closed binding is in use, and the time after which Close drops them.
+// of a closed binding is in use, and the time after which Close makes the interface drop them if it still waits. Both
+// are longer on slow machines.
 var flushTime = limits.Flush
 
-// Close implements devmem.Device. It restores the settings of the interface that the device has changed. It
-// returns an error if the memory of a binding is still in use after closeTime; then the binding's Done stays
-// open.
+// Close implements devmem.Device. It deletes the device's flow rules, and restores the settings of the interface that
+// the device has changed. Among the errors is one for each binding whose memory is still in use after
+// closeTime; then the binding's Done stays open. Later calls return nil.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })
@@ -217,7 +220,8 @@ func (d *Device) abort() {
 	}
 }
 
-// restore undoes the device's changes: first the ones that depend on others.
+// restore deletes the device's flow rules, and then undoes its changes of RSS, ntuple and header split. The rules come
+// first because they need ntuple. The caller holds mu.
 func (d *Device) restore() error {
 	var errs []error
 	for id := range d.flows {
@@ -237,7 +241,8 @@ func (d *Device) restore() error {
 	return errors.Join(errs...)
 }
 
-// restoreRings lets the driver decide about header split, unless the setting then differs from was.
+// restoreRings restores the HDS threshold and header split. It lets the driver decide about the split; if the kernel
+// then does not report the split of was, it sets that.
 func (d *Device) restoreRings(was rings) error {
 	back := was
 	back.split = splitUnknown

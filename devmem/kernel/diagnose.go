@@ -13,10 +13,11 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is the least number of TCP keepalive probes within a stall limit of 4 s or more.
+// keepalives is how many intervals of TCP keepalive probes, at least, fit into a stall limit of 4 s or more.
 const keepalives = 4
 
-// SetStallLimit implements devmem.Conn. The kernel probes an idle peer if d is two seconds or more.
+// SetStallLimit implements devmem.Conn. While the connection is idle, the kernel probes the peer if d is two
+// seconds or more.
 func (c *Conn) SetStallLimit(d time.Duration) {
 	c.stall.Store(int64(d))
 	_ = c.s.on(func(fd int) error {
@@ -26,7 +27,7 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := min(max(int(d/time.Second)/keepalives, 1), 32767) // MAX_TCP_KEEPIDLE, net/tcp.h
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, every)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, every)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // the stall limit passes before so many probes
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 127) // a waiting call stalls before so many probes
 		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	})
 }
@@ -48,7 +49,7 @@ func (c *Conn) stalled(op string, idle time.Duration) error {
 		State: c.State()}
 }
 
-// Diagnose serves devmem.Diagnose.
+// Diagnose explains why payload arrives in host memory, for devmem.Diagnose.
 func (c *Conn) Diagnose() string { return c.d.facts().Steering(c.facts()) }
 
 func (c *Conn) facts() diagnosis.Connection {
@@ -66,7 +67,8 @@ func (c *Conn) facts() diagnosis.Connection {
 	return x
 }
 
-// queue returns the queue of the last packet, by its NAPI instance; -1 if unknown.
+// queue returns the receive queue by which the connection's last packet came, found by its NAPI instance; -1 if
+// unknown. It locks d.mu.
 func (c *Conn) queue() int {
 	napi := 0
 	err := c.s.on(func(fd int) (err error) {
@@ -101,7 +103,7 @@ func (d *Device) facts() (f diagnosis.Device) {
 	return f
 }
 
-// Holders serves devmem.Holders.
+// Holders lists the open connections that hold tokens, once for each binding, for devmem.Holders.
 func (d *Device) Holders() (list []devmem.Holder) {
 	for _, c := range d.conns.All() {
 		for id, n := range c.tokens.count() {
@@ -134,7 +136,8 @@ func (d *Device) allBindings() (all []diagnosis.Binding) {
 	return all
 }
 
-// count returns how many tokens the user holds, by binding.
+// count returns how many of the recorded tokens the user holds, by the binding's id; 0 stands for bindings of other
+// programs.
 func (t *tokens) count() map[uint32]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// errDown means that no receive queue is in use.
+// errDown means that the kernel lists no receive queue, as while the interface is down.
 const errDown = syscall.ENETDOWN
 
 func sockaddr(a netip.AddrPort, index int) (unix.Sockaddr, int) {
@@ -50,8 +50,8 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket that is bound to the device (SO_BINDTODEVICE): sends from a binding need a route over
-// its interface.
+// socket makes a socket of a's address family that is bound to the device's interface (SO_BINDTODEVICE), as sends from
+// a binding need a route over that interface. It returns a as a Sockaddr, too.
 func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
 	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
@@ -116,7 +116,7 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-// connected waits for the result of a non-blocking connect.
+// connected waits for the result of a non-blocking connect, until the socket is closed or ctx ends.
 func (s *sock) connected(ctx context.Context) error {
 	for {
 		err := s.on(func(fd int) error {

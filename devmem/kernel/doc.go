@@ -8,16 +8,17 @@
 //
 // A driver may stop the interface's transmit queues, for all programs, when a receive binding is made or ends,
 // and leave packets that wait there unsent: gve does. So the Device looks for such packets, and sends others to
-// the interface's own address, which make the queues continue; without CAP_NET_RAW it logs a warning instead.
+// the interface's own address, which make the queues continue; if it finds some and lacks CAP_NET_RAW, it logs a
+// warning instead.
 //
 // Device memory comes from an [Exporter] as dma-bufs; docs/dmabuf.c makes one in C. Only the number of a
 // dma-buf's references shows when the kernel has released a binding's memory: so each binding has a separate
 // dma-buf, and the Exporter must keep no descriptor of it.
 //
-// After Close of a connection with sends in progress, no unread data and no call of SetLinger, the kernel
+// After Close of a connection with sends in progress, no unread data and no time set by SetLinger, the kernel
 // continues the sends until the peer has acknowledged them, has acknowledged none for two minutes (more on slow
-// machines), or Device.Close resets the connection. SendDevmem ends a packet with each call, and earlier where a
-// segment would have more pieces than drivers can send (maxPieces).
+// machines), or Device.Close resets the connection. SendDevmem ends a packet with each call, and may end
+// packets within a call, so that a segment has no more pieces than drivers can send (maxPieces).
 //
 // Stricter than Linux: a second receive binding of the same memory is EBUSY, one that is too small ENOSPC, a
 // send with id 0 EINVAL.

@@ -68,7 +68,7 @@ func (g *genl) getRings(ifindex int) (r rings, err error) {
 	return r, err
 }
 
-// setRings sets the threshold if r.hasThresh is set.
+// setRings sets the split, and the threshold if r.hasThresh is set.
 func (g *genl) setRings(ifindex int, r rings) error {
 	request := attrs{header(ifindex, noReply), {attrRingsDataSplit, uint8(r.split)}}
 	if r.hasThresh {

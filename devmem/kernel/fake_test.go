@@ -31,7 +31,7 @@ type fakeNIC struct {
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
-	dflt     bool // the last change of RSS was a reset to the default
+	dflt     bool // RSS has the driver's default
 	bound    map[uint32]*fakeBinding
 	nextID   uint32
 	pages    map[uint32]uint64 // pages in flight, by binding
@@ -72,7 +72,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// With the flag Acknowledge genetlink's Execute expects only the acknowledgement.
+		// A command has the flag Acknowledge only if it has no other reply.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)

@@ -16,7 +16,7 @@ import (
 //
 // So the Device sends small packets to the interface's own address while packets wait. A packet's queue depends
 // on the sending CPU (XPS), or on a hash of its addresses and ports with a secret key: so the Device sends on
-// all CPUs that it may use, from many ports.
+// all CPUs that its process may use, from many ports, in at most kickRounds rounds.
 
 // maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
@@ -25,7 +25,8 @@ const maxCPUs = 1024
 // probability of about 1/e.
 const kickRounds = 16
 
-// kick makes an interface's queueing disciplines send waiting packets, and returns how many disciplines went on.
+// kick tries to make an interface's queueing disciplines send waiting packets. It returns how many of the disciplines
+// where packets waited have sent bytes or are empty.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -48,7 +49,7 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines that are not shared, until the disciplines where packets
+// runQueued calls send, with the number of disciplines besides mq and mqprio, until the disciplines where packets
 // waited have sent bytes or are empty, at most kickRounds times. It returns how many of them have sent bytes or
 // are empty.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
@@ -132,7 +133,7 @@ func (p *prober) send(queues int) (err error) {
 	}
 	for _, cpu := range p.cpus {
 		if !moveTo(cpu) {
-			continue // the CPU was removed
+			continue // the CPU was removed, or is no longer allowed
 		}
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++

@@ -62,7 +62,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			leaves := 0
 			for _, q := range f.all {
 				if !q.shared() {
-					if leaves == rounds { // all packets may go to one queue
+					if leaves == rounds { // in each round only one discipline gets a packet
 						f.pass(q.parent)
 					}
 					leaves++
@@ -171,7 +171,7 @@ func TestWhatRestartsQueuesSendsOnWhatWaits(t *testing.T) {
 	times("the split as it was", 1)
 }
 
-// A switch may drop packets whose source address belongs to another port.
+// The probe's IP source address is 0.0.0.0: a switch may drop packets whose source address belongs to another port.
 func TestProbeNamesNobody(t *testing.T) {
 	b := probe([6]byte{2, 0, 0, 0, 0, 1})
 	sum := uint32(0)

@@ -9,9 +9,9 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket open (startLinger), as nothing could abort the sends
-// in progress after close(2). It returns false if there is unread data, with which close(2) resets the
-// connection, and after SetLinger, which the kernel obeys.
+// shouldLinger reports whether Close must keep the socket open (startLinger), sends are in progress,
+// which nothing could abort after close(2). It returns false if there is unread data, with which close(2) resets the
+// connection, and while SetLinger has set a time, which the kernel obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -24,7 +24,7 @@ func (c *Conn) shouldLinger(fd int) bool {
 }
 
 // startLinger starts a goroutine that keeps a connection's socket until its sends are complete or the device is
-// closed. It returns false if the device is closed already.
+// closed, and closes it at once if it cannot watch it. It returns false if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()

@@ -25,7 +25,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	return h, sent
 }
 
-// full reports whether the peer has no room.
+// full reports whether the kernel holds data that it has not sent yet.
 func full(t *testing.T, c *Conn) bool {
 	info, ok := c.info()
 	if !ok {

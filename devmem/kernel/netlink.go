@@ -115,7 +115,8 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 // noAttach is the kernel's message if a NIC cannot use a dma-buf (net/core/devmem.c, net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 
-// bind binds a dma-buf until the socket is closed.
+// bind binds a dma-buf to an interface, and to queues for receive. The binding, whose id it returns, ends when g is
+// closed.
 func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
 	request := attrs{{attrDmabufIfindex, uint32(ifindex)}, {attrDmabufFD, uint32(fd)}}
 	for _, q := range queues {
@@ -142,7 +143,7 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	return qs, err
 }
 
-// eachQueue calls f with each receive queue, its binding and its NAPI instance.
+// eachQueue calls f with each receive queue, its binding and its NAPI instance; 0: none.
 func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) error {
 	return g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var queue, index, binding, napi uint32
@@ -155,7 +156,8 @@ func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) e
 	})
 }
 
-// inflight counts, by binding, the pages that are outside page pools.
+// inflight counts, by the binding's id, the pages that page pools have allocated and not freed. Some may be in a
+// pool's cache.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
@@ -169,7 +171,8 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	return pages, err
 }
 
-// hwDrops returns how many received packets the NIC has dropped, if its driver reports that.
+// hwDrops returns how many received packets the NIC has dropped, if its driver reports that;
+// else 0.
 func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
 	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var n uint64

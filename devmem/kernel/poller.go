@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for events of a device's sockets, by epoll. Go's own poller takes an event with only EPOLLERR,
-// here a completion on the error queue, for the end of the descriptor (runtime/netpoll.go, setEventErr).
+// poller waits for events of a device's sockets, by epoll. Go's own poller refuses to wait for reads
+// after an event with only EPOLLERR, here a completion on the error queue (runtime/netpoll.go, setEventErr).
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn
@@ -54,7 +54,7 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// The socket may have been closed. Another socket with this number tries again in vain.
+			// If the socket was closed, another one may have its descriptor: that one tries again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -79,11 +79,11 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 type sock struct {
 	p      *poller
 	closed chan struct{}
-	// A signal on one of these channels says that reads, writes, or reads of completions should try again.
+	// After a signal, reads (rsig), writes (wsig), or reads of completions (esig) should try again.
 	rsig, wsig, esig chan struct{}
 
 	mu sync.RWMutex // held for reading during system calls
-	fd int          // -1 after close
+	fd int          // -1 after close or detach (linger.go)
 }
 
 // newSock makes a sock that owns fd, which it closes after an error.

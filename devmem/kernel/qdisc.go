@@ -19,7 +19,7 @@ const (
 	tcaStatsQueue = 3          // TCA_STATS_QUEUE, struct gnet_stats_queue: u32 qlen, backlog, drops, requeues, overlimits
 )
 
-// errOwnQdisc means that the administrator has chosen the queueing discipline.
+// errOwnQdisc means that somebody has set the interface's root queueing discipline: it has a handle.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
 type asker func(netlink.Message) ([]netlink.Message, error)
@@ -67,8 +67,8 @@ func replaceQdisc(ask asker, ifindex int) error {
 	return nil
 }
 
-// place is a queueing discipline's position. A default discipline has handle 0; parent contains the transmit
-// queue's number, from 1.
+// place is a queueing discipline's position. A default discipline has handle 0; parent is
+// tcHRoot for the root, and below mq contains the transmit queue's number, from 1.
 type place struct{ handle, parent uint32 }
 
 type qdisc struct {

@@ -102,7 +102,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns the last free location, as ethtool does, or locAny if the driver chooses.
+// freeRule returns the last free location, as ethtool does, or locAny if the driver accepts that.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -206,7 +206,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: %w", d.name, diagnosis.NoFlow(id, slices.Collect(maps.Keys(d.flows))))
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // ENOENT: another process has deleted the rule
+	if err == nil || errors.Is(err, syscall.ENOENT) { // ENOENT: the rule is deleted already
 		delete(d.flows, id)
 		return nil
 	}
@@ -286,7 +286,7 @@ func (d *Device) SetRSS(n int) error {
 	}
 	if d.undo.rss == nil {
 		if d.undo.rss = was; slices.Equal(was, equalTable(len(was), all)) {
-			d.undo.rss = []uint32{} // the driver's default
+			d.undo.rss = []uint32{} // taken for the driver's default
 		}
 	}
 	return nil

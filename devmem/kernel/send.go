@@ -46,8 +46,9 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group returns how many of the first ranges may go into one sendmsg, which ends a packet: a segment of mss
-// bytes then has at most maxPieces pieces. The kernel cuts ranges at page boundaries.
+// group returns how many of the first ranges, from 1 to maxIovecs, may go into one sendmsg, which ends a packet: if mss
+// is not 0, a segment of mss bytes then has at most maxPieces pieces, unless one range alone has more. The kernel cuts
+// ranges at page boundaries.
 func group(ranges []devmem.Range, mss int) int {
 	var sizes [maxPieces - 1]uint64 // sizes of the last pieces
 	var inner uint64                // sum of sizes; a segment with these and two more pieces has at least inner+2 bytes
@@ -118,7 +119,7 @@ func cut(iov []iovec, n int) []iovec {
 }
 
 // optmemFull handles ENOBUFS: the notifications of sends fill the memory that net.core.optmem_max allows. It
-// returns nil if the send may succeed now.
+// returns nil if the send may succeed now, EAGAIN if a completion may free memory, else ENOBUFS.
 func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
 		return nil // reap has freed memory
@@ -184,7 +185,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	}
 }
 
-// over returns the error of a connection that has ended.
+// over returns the error of a connection that has ended; else nil.
 func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e

@@ -11,8 +11,8 @@ type sendLog struct {
 	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
 	base  uint32     // the kernel's number of recs[0]
 	recs  []sendRec
-	calls uint32     // calls of SendDevmem so far
-	done  []seqRange // complete calls, ascending, not adjacent
+	calls uint32     // calls of SendDevmem that have queued a byte so far
+	done  []seqRange // complete calls that take has not returned, ascending, not adjacent
 	open  int        // incomplete calls
 }
 
@@ -92,7 +92,8 @@ func (l *sendLog) completed(r seqRange) {
 	l.base += uint32(k)
 }
 
-// take removes the first range of complete calls. none means that no call is in progress.
+// take removes and returns the first range of complete calls; ok is false if there is none. none means that no call is
+// in progress either.
 func (l *sendLog) take() (r seqRange, ok, none bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +111,7 @@ func (l *sendLog) underWay() int {
 	return l.open
 }
 
-// abandon ends the counting of calls, when nobody will read their completions.
+// abandon stops counting the incomplete calls, as nobody will read their completions.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ func (c *Conn) info() (info *unix.TCPInfo, ok bool) {
 	return info, err == nil
 }
 
-// progress returns a number that changes with each byte received or acknowledged.
+// progress returns a number that changes with each byte received or acknowledged; 0 if the socket is closed.
 func (c *Conn) progress() uint64 {
 	info, ok := c.info()
 	if !ok {

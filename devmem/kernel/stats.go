@@ -30,7 +30,7 @@ type segments struct{ in, out, retrans uint64 }
 
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-// since returns the increase of the interface's counters since Open.
+// since returns the largest increase of the interface's counters since Open that it has seen.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +121,7 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops reports whether a counter's name has a word by which a driver names such drops: gve
+// countsDrops reports whether a counter's name has a word by which a driver names drops for lack of a buffer: gve
 // rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards. The words must not match both a counter of
 // each queue and their sum.
 func countsDrops(name string) bool {
@@ -130,8 +130,8 @@ func countsDrops(name string) bool {
 }
 
 // Stats implements devmem.Device. The interface's drop counters include other programs' drops. Posted counts
-// pages in receive buffers, sockets and caches together; Held counts tokens; Sends is exact only after
-// completions were read.
+// pages in receive buffers, sockets and caches together; Held counts tokens. Stats reads the completions of open
+// connections, so that Sends is up to date.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),
@@ -152,7 +152,8 @@ func (d *Device) Stats() devmem.Stats {
 	return st
 }
 
-// A connection that lingers is counted when it ends.
+// segments sums up the segments of all connections. A closed connection that lingers is counted when its socket is
+// closed.
 func (d *Device) segments() segments {
 	conns := d.conns.All()
 	d.count.mu.Lock()

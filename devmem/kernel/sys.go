@@ -82,7 +82,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc int, err error) {
 	return n, min(int(m.Controllen), len(control)), nil
 }
 
-// dontNeed returns how many frags were freed (net/core/sock.c:sock_devmem_dontneed).
+// dontNeed returns tokens to the kernel, and reports how many frags were freed (net/core/sock.c:sock_devmem_dontneed).
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	k := encodeTokens(&b, ranges)

@@ -10,7 +10,7 @@ import (
 // number, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill).
 type tokens struct {
 	mu   sync.Mutex
-	held []*binding // by token; nil: not issued
+	held []*binding // by token; nil: not issued, or returned
 }
 
 // foreignBinding stands for bindings of other programs.
@@ -35,8 +35,8 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned records that tokens are returned. It must be called before DONTNEED: the kernel may issue a freed
-// token again at once.
+// returned records that tokens are returned, up to devmem.MaxFrags of them. It must be called before DONTNEED: the
+// kernel may issue a freed token again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -83,7 +83,7 @@ func (u *UDMABuf) Export(gpu int, off, size uint64) (fd int, release func() erro
 // Bytes returns the memory as the CPU sees it, valid until Close.
 func (u *UDMABuf) Bytes() []byte { return u.mem }
 
-// FD returns the memfd.
+// FD returns the memfd, which Close closes.
 func (u *UDMABuf) FD() int { return u.memfd }
 
 // Close releases the memory; existing dma-bufs keep it.

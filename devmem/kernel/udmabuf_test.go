@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// NewUDMABuf returns ENOENT if there is no /dev/udmabuf.
+// NewUDMABuf returns ENOENT if there is no /dev/udmabuf; the rest of the test then does not run.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
 		wantErr(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
@@ -57,7 +57,7 @@ func TestOnlyADMABufHasReferences(t *testing.T) {
 	wantErr(t, "a node that is not there", bindToNode(b, 63), syscall.EINVAL)
 }
 
-// A Device opens a real interface.
+// Open opens the loopback interface, which has no RSS table; without an exporter Register returns ENODEV.
 func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})
