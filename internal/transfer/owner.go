@@ -185,9 +185,12 @@ func (n *Node) BreakPage(_ context.Context, p Page) error {
 	if err != nil {
 		return err
 	}
-	segs, _, err := o.region.Fault(uint64(max(p.Page, 0)), 1, true, true)
+	pages, _, err := o.region.Fault(uint64(max(p.Page, 0)), 1, true, true)
+	if err == nil && pages[0].Kind != gpudriver.RAM { // its address is 0, which is another's page
+		err = fmt.Errorf("it is not in RAM: %w", pages[0].Err)
+	}
 	if err == nil {
-		err = os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", segs[0].Addr), 0)
+		err = os.WriteFile(hardOffline, fmt.Appendf(nil, "%#x", pages[0].Addr), 0)
 	}
 	if err != nil {
 		return fmt.Errorf("break page %d: %w", p.Page, err)
