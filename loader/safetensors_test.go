@@ -144,7 +144,7 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
-// The reference is huggingface/safetensors, safetensors/src/tensor.rs.
+// The reference implementation is safetensors/src/tensor.rs of huggingface/safetensors. The test does not run it.
 func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	const a = `"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	for _, c := range []struct {
@@ -169,7 +169,7 @@ func TestHeadersThatTheReferenceTakes(t *testing.T) {
 	}
 }
 
-// spaces serves a file whose header has n bytes: {} and spaces.
+// spaces returns a handler that serves ranges of a file without data, whose header has n bytes: {} and spaces.
 func spaces(n int) http.HandlerFunc {
 	head := append(binary.LittleEndian.AppendUint64(nil, uint64(n)), "{}"...)
 	return func(rw http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// labelled serves ranges of a file; f returns the file's size in the n-th response, from 1, and may set its headers.
+// labelled returns a handler that serves ranges of a file. For the n-th response, counted from 1, f returns the size
+// in Content-Range, and may set headers.
 func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.HandlerFunc {
 	var asked atomic.Int64
 	return func(rw http.ResponseWriter, r *http.Request) {
@@ -29,10 +30,10 @@ func labelled(file []byte, f func(n int64, h http.Header) (size string)) http.Ha
 	}
 }
 
-// RFC 9110, section 14.4.
+// Content-Range may have * in place of the size (RFC 9110, section 14.4).
 func TestSizeIsSaidOnce(t *testing.T) {
 	file := random(300_000, 70)
-	for _, from := range []int64{1, 2, 3} { // the first response without the size
+	for _, from := range []int64{1, 2, 3} { // number of the first response without the size
 		w := newWorld(t)
 		w.conf.RangeSize = 100_000
 		s := serve(t, labelled(file, func(n int64, _ http.Header) string {
@@ -147,7 +148,7 @@ func TestConditionsOfRequests(t *testing.T) {
 func TestConditionThatIsNotMet(t *testing.T) {
 	file := random(400_000, 73)
 	for name, c := range map[string]struct {
-		etag string // of later responses; the first response has a strong one
+		etag string // of responses after the first; "": none. The first response has a strong ETag
 		date time.Time
 		says string // part of the error; "": no error
 	}{
@@ -255,7 +256,7 @@ func TestServersThatDifferAreNamed(t *testing.T) {
 			for i, addr := range []netip.Addr{x, y} {
 				testkit.ErrorSays(t, err, fmt.Sprintf(c.says[i], netip.AddrPortFrom(addr, port)))
 			}
-			if err := o.ReadHost(t.Context(), make([]byte, 1), 5); err != nil { // uses Open's connection
+			if err := o.ReadHost(t.Context(), make([]byte, 1), 5); err != nil { // ReadHost uses Open's connection
 				t.Error(err)
 			}
 		})

@@ -32,7 +32,7 @@ const (
 type rules struct {
 	devmem.Device
 	n, added atomic.Int64
-	full     atomic.Bool // AddFlow fails with ENOSPC
+	full     atomic.Bool // if set, AddFlow fails with ENOSPC
 }
 
 func (r *rules) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
@@ -55,7 +55,7 @@ func (r *rules) DelFlow(id devmem.FlowID) error {
 	return err
 }
 
-// world is a machine with device memory.
+// world has a device with a GPU, a destination buffer in its memory, and the configuration for Open.
 type world struct {
 	t    *testing.T
 	gpu  *plain.GPU
@@ -85,7 +85,7 @@ func newWorldOf(t *testing.T, size uint64) *world {
 	return w
 }
 
-// clock is a clock that only pauses advance.
+// clock is the clock behind Config.now. Only calls of Config.after advance it: at once, and by the whole duration.
 type clock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -147,7 +147,7 @@ func (w *world) fetch(o *Object, list ...Piece) (n int, err error) {
 	return n, err
 }
 
-// whole fetches the whole file to off, and checks the destination.
+// whole poisons the destination, fetches the whole file to its offset off, and checks all bytes of the destination.
 func (w *world) whole(o *Object, file []byte, off int) {
 	w.t.Helper()
 	w.poison()
@@ -183,14 +183,14 @@ func content(file []byte) http.HandlerFunc {
 }
 
 type ask struct {
-	conn     int // from 0
-	nth      int // of the connection, from 0
+	conn     int // number of the connection, from 0
+	nth      int // number of the request on the connection, from 0
 	off, n   int
 	r        *http.Request
-	buffered int // bytes after the request that the server has read
+	buffered int // how many bytes after the request the server has read already
 }
 
-// rawServer answers with any bytes.
+// rawServer is a server whose responses a function of the test writes to the connection as bytes.
 type rawServer struct {
 	*net.TCPListener
 	url  string
@@ -198,8 +198,8 @@ type rawServer struct {
 	asks []ask
 }
 
-// raw starts a server. On the first connection it answers requests for the first byte, such as Open's,
-// itself, f the others; f returns whether the connection stays open.
+// raw starts a server. On the first connection the server itself answers requests for the first byte of the file,
+// such as Open's. f answers all other requests, and returns whether the connection stays open.
 func raw(t *testing.T, file []byte, f func(c *net.TCPConn, in *bufio.Reader, a ask) bool) *rawServer {
 	t.Helper()
 	l := testkit.Must(net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
@@ -251,7 +251,7 @@ func (s *rawServer) serve(c *net.TCPConn, conn int, file []byte, f func(*net.TCP
 	}
 }
 
-// all returns the requests so far that f was to answer: not Open's.
+// all returns the requests so far, without the requests that the server itself answered.
 func (s *rawServer) all() []ask {
 	s.mu.Lock()
 	defer s.mu.Unlock()

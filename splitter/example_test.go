@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// The headers of a frame as a guest with TSO sends it: 4000 bytes of payload, in one packet of 4054.
+// superPacket has the headers of a frame that a guest with TSO may send, with both checksums 0. With its 4000 bytes of
+// payload the frame has 4054 bytes.
 const superPacket = `
 	0200 0000 0001 0200 0000 0002 0800
 	4500 0fc8 0001 4000 4006 0000 0a00 0001 0a00 0002
@@ -29,7 +30,7 @@ func Example() {
 	n, ok := h.SplitLen(256)
 	fmt.Println("header buffer of 256 bytes:", n, ok)
 
-	// The queue: by a rule if one matches, otherwise by the hash of the flow.
+	// A NIC takes the queue of the rule that matches, or else the queue for the hash; the example prints both.
 	rss, err := splitter.NewRSS(splitter.DefaultKey, []uint16{0, 1, 2, 3})
 	must(err)
 	hash := rss.Hash(&h.Flow)
@@ -41,8 +42,8 @@ func Example() {
 	queue, ok := rules.Lookup(&h.Flow)
 	fmt.Printf("rule for port 5201 of %v: queue %d, %v\n", netip.AddrFrom4([4]byte(h.Flow.Dst[:4])), queue, ok)
 
-	// The segments. The guest left the checksum partial: the field has the sum of the
-	// pseudo-header.
+	// The segments. A guest leaves the checksum partial, with the sum of the pseudo-header in the field: FixPartial
+	// writes it for the example.
 	m.Csum = splitter.CsumPartial
 	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(h)
 	splitter.FixPartial(h, hdr, payload)
@@ -55,7 +56,7 @@ func Example() {
 		var head [splitter.MaxHeader]byte
 		var piece splitter.Meta
 		must(s.Piece(head[:], &piece, off, size))
-		zeros := uint16(0) // the sum of this piece's payload
+		zeros := uint16(0) // the sum of this piece's payload, which is taken to be zeros
 		piece.Complete(head[:h.HdrLen], zeros)
 		verdict := splitter.VerifyL4(&piece.Headers, head[:h.HdrLen], size, zeros)
 		fmt.Printf("seq %d: %d bytes, PSH %v, checksum good: %v\n", piece.Headers.Seq, size,

@@ -8,11 +8,12 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// build shares no code with the package, so that a fault does not cancel out.
+// frame describes a frame for its method build. build calls no function of the package, so that a fault of the package
+// shows in tests.
 type frame struct {
-	tags     []uint16 // outermost first; TCI is 0x2000 + index
+	tags     []uint16 // EtherTypes of the tags, outermost first; the TCI of tag i is 0x2000 + i
 	src, dst string
-	ipOpts   int    // bytes
+	ipOpts   int    // length of the IPv4 options in bytes
 	ext      []byte // numbers of IPv6 extension headers, of 8 bytes each
 	fragOff  uint16 // IPv4: flags and offset field
 	id       uint16

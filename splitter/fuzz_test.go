@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzParse checks the guarantees of Parse, and compares the headers with gVisor's parser.
+// FuzzParse checks the guarantees of Parse, and compares addresses and other fields of IP frames with what gVisor's
+// parser finds.
 func FuzzParse(f *testing.F) {
 	for _, b := range [][]byte{
 		built(tcp4(20)), built(tcp6(20)), built(udp(tcp4(20))), built(udp(tcp6(20))), tagged(tcp4(0), 0x88a8, 0x8100),
@@ -21,7 +22,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(b, uint32(len(b)), uint16(40))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, frameLen uint32, n uint16) {
-		b = bytes.Clone(b[:min(len(b), int(n))]) // without spare capacity that Parse could read
+		b = bytes.Clone(b[:min(len(b), int(n))]) // a copy, which the input's later bytes do not follow in memory
 		whole := bytes.Clone(b)
 		var h Headers
 		err := Parse(b, frameLen, &h)
@@ -98,8 +99,8 @@ func compare(t *testing.T, b []byte, h *Headers) {
 	}
 }
 
-// useHeaders calls the functions that work on headers: none may panic, and checksums that they write must
-// verify.
+// useHeaders calls the checksum functions and a Segmenter: none may panic, the checksum of FixIPv4 must verify, and
+// the checksum of FixL4 must not be CsumBad.
 func useHeaders(t *testing.T, b []byte, h *Headers) {
 	hdr := bytes.Clone(b)
 	FixIPv4(h, hdr)

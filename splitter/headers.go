@@ -5,7 +5,7 @@ import "errors"
 // Lengths of headers.
 const (
 	EthLen    = 14  // without tags
-	MaxHeader = 512 // of the headers that Parse reads
+	MaxHeader = 512 // the most bytes of headers that Parse reads
 )
 
 // EtherTypes (IEEE 802 numbers).
@@ -47,12 +47,12 @@ type Class uint8
 
 // Classes of frames.
 const (
-	NotIP    Class = iota // ARP, LLDP and the like: only the link header is parsed
-	Fragment              // fragment of an IP datagram, also the first: its ports are 0
+	NotIP    Class = iota // ARP, LLDP, more than two tags, and the like: only the link header is parsed
+	Fragment              // fragment of an IP datagram, also the first, also an atomic one of IPv6: its ports are 0
 	OtherIP               // IP of a protocol other than TCP and UDP, or with an IPv6 source route that is not at its end
 	TCP
 	UDP
-	Malformed // headers that contradict themselves, or exceed the frame or MaxHeader
+	Malformed // headers that contradict themselves, or exceed the frame or MaxHeader; also with ErrShort
 )
 
 var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
@@ -65,9 +65,9 @@ func (c Class) String() string {
 	return "malformed"
 }
 
-// Flow is the 5-tuple. An IPv4 address is in the first 4 bytes, the rest is 0. For ESP and AH the ports are
-// the upper and the lower half of the SPI. Other frames without ports have both ports 0; a frame that is not IP or
-// is Malformed has the zero Flow.
+// Flow is the 5-tuple. An IPv4 address is in the first 4 bytes, the rest is 0. If Proto is ESP or AH, the ports are
+// the upper and the lower half of the SPI, or 0 if the frame has none. Other frames without ports have both ports 0; a
+// frame that is not IP or is Malformed has the zero Flow.
 type Flow struct {
 	Src, Dst         [16]byte
 	SrcPort, DstPort uint16
@@ -78,18 +78,18 @@ type Flow struct {
 // HasSPI reports whether the flow is ESP or AH.
 func (f *Flow) HasSPI() bool { return f.Proto == ProtoESP || f.Proto == ProtoAH }
 
-// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, as a fragment.
+// SPI returns the security parameters index of an ESP or AH flow; 0 if the frame has none, such as a fragment.
 func (f *Flow) SPI() uint32 { return uint32(f.SrcPort)<<16 | uint32(f.DstPort) }
 
 // Headers is the result of Parse. Offsets count from the start of the frame.
 type Headers struct {
 	Class     Class
-	Proto     uint8 // after the IPv6 extension headers that Parse reads; 43 if it stops at a source route (OtherIP)
+	Proto     uint8 // IP protocol, after the IPv6 extension headers; 43 if Parse stops at a source route (OtherIP)
 	TCPFlags  uint8
-	VLANs     uint8 // number of tags before the EtherType
+	VLANs     uint8 // number of tags that Parse read, at most 2
 	IPv6      bool
 	AH        bool   // the IPv6 frame has an authentication header before its upper layer: see AHSPI
-	EtherType uint16 // after the tags
+	EtherType uint16 // after the tags that VLANs counts
 	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0; see Tagged
 	L3Off     uint16 // end of the link header with its tags (also for NotIP)
 	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
@@ -111,8 +111,8 @@ const (
 	tagLen   = 4
 )
 
-// Carried returns how many of a frame's n bytes are forwarded: all, except the padding of an IP packet that
-// is too short for a frame.
+// Carried returns how many of a frame's n bytes are forwarded: all, but without the bytes after FrameLen if n is at
+// most minFrame plus tagLen for each tag.
 func (h *Headers) Carried(n uint32) uint32 {
 	if h.FrameLen < n && h.FrameLen >= EthLen && n <= minFrame+tagLen*uint32(h.VLANs) {
 		return h.FrameLen

@@ -1,11 +1,11 @@
 package splitter
 
-// Bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP headers of
+// Numbers of bytes that the gateway's filter reads after the link header of ARP (RFC 826) and after the IP headers of
 // ICMPv6 (RFC 4861, 4.3).
 const (
 	judgedARP    = 28
 	judgedICMPv6 = 24
-	protoICMPv6  = 58
+	protoICMPv6  = 58 // IP protocol number
 )
 
 // JudgedLen returns how many bytes at the start of a frame decide what happens to it. Verifying a checksum reads

@@ -15,7 +15,7 @@ func TestCsumAllowed(t *testing.T) {
 		name   string
 		b      []byte
 		judged int
-		start  int // and offset, if only one place is allowed; 0: any place after JudgedLen; -1: none
+		start  int // with offset, the only place allowed; 0: any place after JudgedLen in the frame; -1: none
 		offset int
 	}{
 		{"TCP", built(tcp4(100)), 14 + 20 + 32, 34, 16},

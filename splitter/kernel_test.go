@@ -18,11 +18,11 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/gso/*.pcap from what this kernel does")
 
-// TestKernelSegments writes, or checks, the golden captures of segment_test.go: the kernel segments a
-// super-packet from one tap of a bridge for the other. It needs root, /dev/net/tun and ip(8): go test -tags
-// golden -run TestKernelSegments ./splitter [-update]
+// TestKernelSegments compares the golden captures of segment_test.go with what this kernel does, or with -update
+// writes them: the kernel segments each super-packet from one tap of a bridge for the other tap. It needs root,
+// /dev/net/tun and ip(8): go test -tags golden -run TestKernelSegments ./splitter [-update]
 func TestKernelSegments(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked, so that the thread, which is in another namespace, ends with this goroutine
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Skip("no network namespace: ", err)
 	}

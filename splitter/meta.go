@@ -1,6 +1,6 @@
 package splitter
 
-// GSOType is the kind of a super-packet (virtio_net_hdr.gso_type, without the ECN bit).
+// GSOType is the kind of a super-packet, as virtio_net_hdr.gso_type without the ECN bit, but with other numbers.
 type GSOType uint8
 
 // GSO types.
@@ -13,7 +13,7 @@ const (
 
 var gsoNames = [...]string{GSONone: "none", GSOTCPv4: "tcpv4", GSOTCPv6: "tcpv6", GSOUDPL4: "udp-l4"}
 
-// String returns the type's name.
+// String returns the type's name; "unknown" for an unknown type.
 func (t GSOType) String() string {
 	if int(t) < len(gsoNames) {
 		return gsoNames[t]
@@ -26,8 +26,8 @@ type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // unknown
-	CsumPartial             // the field holds the pseudo-header's sum
+	CsumNone    Csum = iota // unknown, or there is no checksum
+	CsumPartial             // to be completed: in TCP and UDP the field holds the pseudo-header's sum
 	CsumGood                // verified, computed, or declared right by the sender
 	CsumBad                 // verified, and wrong
 )
@@ -44,5 +44,5 @@ type Meta struct {
 	CsumOffset uint16 // of CsumPartial: offset of the field from CsumStart
 	HashValid  bool
 	AccECN     bool   // a super-packet's CWR is set on all segments, not only the first (Linux: SKB_GSO_TCP_ACCECN)
-	Hash       uint32 // of RSS
+	Hash       uint32 // of RSS, if HashValid
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// maxVLANs is how many tags Parse reads (802.1ad: a service and a customer tag).
+// maxVLANs is the most tags that Parse reads (802.1ad: a service and a customer tag).
 const maxVLANs = 2
 
 // Numbers of IPv6 extension headers (RFC 8200, 4.1; RFC 4302).
@@ -20,8 +20,8 @@ const (
 var errMalformed = errors.New("malformed")
 
 // Parse reads the headers of a frame of frameLen bytes; b is the start of the frame. It always fills in h.
-// ErrShort means that b is too short to decide; it does not occur if b is the whole frame or has at least
-// MaxHeader bytes. A frame that is wrong in itself is no error: its Class is Malformed.
+// ErrShort means that b is too short to decide, and makes h.Class Malformed; it does not occur if b is the whole frame
+// or has at least MaxHeader bytes. A frame that is wrong in itself is no error: its Class is Malformed.
 func Parse(b []byte, frameLen uint32, h *Headers) error {
 	*h = Headers{FrameLen: frameLen}
 	p := parser{b: b, end: frameLen}
@@ -38,13 +38,14 @@ func Parse(b []byte, frameLen uint32, h *Headers) error {
 	return nil
 }
 
-// parser calls need to check each position before it reads bytes there.
+// parser reads bytes of b only after its method need has checked that they are in b.
 type parser struct {
 	b   []byte // no longer than the frame
-	end uint32 // of the frame; once known, of the IP datagram
+	end uint32 // end of the frame; once the IP header is read, end of the IP datagram
 }
 
-// need checks that the frame's first n bytes are in b; ErrShort: only b is shorter.
+// need returns nil if the frame's first n bytes are in b, ErrShort if only b is too short, and errMalformed if end or
+// MaxHeader is less than n.
 func (p *parser) need(n uint32) error {
 	if n > p.end || n > MaxHeader {
 		return errMalformed
@@ -83,7 +84,7 @@ func (p *parser) link(h *Headers) error {
 	return nil
 }
 
-// ipv4 reads an IPv4 header (RFC 791, 3.1) at offset l3.
+// ipv4 reads an IPv4 header (RFC 791, 3.1) at offset l3, and what follows it unless the packet is a fragment.
 func (p *parser) ipv4(h *Headers, l3 uint32) error {
 	if err := p.need(l3 + 20); err != nil {
 		return err
@@ -110,7 +111,8 @@ func (p *parser) ipv4(h *Headers, l3 uint32) error {
 	return p.transport(h, off)
 }
 
-// ipv6 reads an IPv6 header and its extension headers (RFC 8200, 3 and 4) at offset l3.
+// ipv6 reads an IPv6 header and its extension headers (RFC 8200, 3 and 4) at offset l3, and what follows them. It stops
+// after a fragment header, and after a routing header with segments left.
 func (p *parser) ipv6(h *Headers, l3 uint32) error {
 	if err := p.need(l3 + 40); err != nil {
 		return err
@@ -199,7 +201,8 @@ func (p *parser) transport(h *Headers, off uint32) error {
 }
 
 // selectors reads the fields by which rules distinguish flows of other protocols: the ports of SCTP (RFC
-// 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2).
+// 9260, 3.1), the SPI of ESP and AH (RFC 4303, 2.1; RFC 4302, 2). Fields beyond the frame or
+// MaxHeader stay 0.
 func (p *parser) selectors(h *Headers, off uint32) error {
 	n := selectorsLen(h.Proto)
 	if n == 0 {

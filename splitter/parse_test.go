@@ -83,9 +83,9 @@ func TestParseFindsSelectors(t *testing.T) {
 		if h.Flow.SrcPort != c.src || h.Flow.DstPort != c.dst || h.AHSPI != c.spi || h.AH != (c.spi != 0) {
 			t.Errorf("%s: %+v", name, h)
 		}
-		for n := range h.JudgedLen() { // with fewer bytes than JudgedLen, Parse returns ErrShort
+		for n := range h.JudgedLen() { // with n bytes, Parse returns ErrShort
 			if c.src == 0 && n >= uint32(h.HdrLen) {
-				break // the frame has neither ports nor an SPI
+				break // the frame has neither ports nor an SPI: Parse needs no more bytes
 			}
 			var short Headers
 			if err := Parse(c.b[:n], uint32(len(c.b)), &short); !errors.Is(err, ErrShort) {
@@ -100,7 +100,7 @@ func other(f frame, proto uint8, n int) []byte {
 	return f.build()
 }
 
-// ahOf puts an authentication header of 16 bytes before TCP.
+// ahOf returns an IPv6 frame with an authentication header of 16 bytes before the transport header.
 func ahOf(f frame) []byte {
 	f.ext = []byte{extAH, extDestOpts} // two headers of 8 bytes, to be merged into one of 16
 	b := f.build()
@@ -188,7 +188,7 @@ func TestParseOfEveryPrefix(t *testing.T) {
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {
 		whole := parsed(t, b)
 		for n := range len(b) + 1 {
-			prefix := append([]byte(nil), b[:n]...) // without spare capacity: reading on would panic
+			prefix := append([]byte(nil), b[:n]...) // a copy, which the frame's later bytes do not follow in memory
 			var h Headers
 			err := Parse(prefix, uint32(len(b)), &h)
 			if n < int(whole.HdrLen) {

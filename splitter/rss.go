@@ -16,13 +16,14 @@ var DefaultKey = [KeyLen]byte{
 	0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
 }
 
-// maxTable is the largest indirection table (virtio's rss_max_indirection_table_length has 16 bits).
+// maxTable is the most entries of an indirection table (virtio's rss_max_indirection_table_length has 16 bits).
 const maxTable = 1 << 15
 
-// inputLen is the longest input of the hash.
+// inputLen is the length of the longest input of the hash in bytes: two IPv6 addresses and two ports.
 const inputLen = 36
 
-// Toeplitz hashes a flow bit by bit: addresses, then ports. RSS.Hash returns the same value faster.
+// Toeplitz hashes a flow bit by bit: addresses, then ports. For the same key RSS.Hash returns the same
+// value faster.
 func Toeplitz(key *[KeyLen]byte, f *Flow) uint32 {
 	var in [inputLen]byte
 	n := f.input(&in)
@@ -54,12 +55,12 @@ func (f *Flow) input(in *[inputLen]byte) int {
 	return 2*n + 4
 }
 
-// RSS spreads flows over queues. It is immutable; NewRSS makes it.
+// RSS spreads flows over queues. NewRSS makes it; nobody may change it after that.
 type RSS struct {
 	Key   [KeyLen]byte
 	Table []uint16 // queue by the low bits of the hash; its length is a power of two
 
-	nibble [2 * inputLen][16]uint32 // by half byte of the input and its value: the bits that it adds to the hash
+	nibble [2 * inputLen][16]uint32 // by position of a half byte in the input, and by its value: what Hash XORs
 }
 
 // NewRSS returns an RSS. It keeps table, whose length must be a power of two up to 32768.

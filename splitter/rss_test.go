@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The RSS verification suite that Microsoft publishes ("Verifying the RSS Hash Calculation").
+// The cases are the RSS verification suite that Microsoft publishes ("Verifying the RSS Hash Calculation").
 //
 // Invariant: splitter: RSS hashes are the published ones.
 func TestToeplitzGivesPublishedHashes(t *testing.T) {

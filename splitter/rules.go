@@ -14,7 +14,7 @@ import (
 // Fields is a set of fields of a Flow.
 type Fields uint8
 
-// The IP version must always match.
+// Fields of a Flow. In addition to the fields of a rule, the IP version must match.
 const (
 	FieldSrc Fields = 1 << iota
 	FieldDst
@@ -27,15 +27,15 @@ const (
 
 const fieldPorts = FieldSrcPort | FieldDstPort
 
-// Errors of NewRules.
+// Errors of NewRules and With.
 var (
 	ErrRuleExists = errors.New("rule exists")
 	ErrBadRule    = errors.New("bad rule")
 )
 
-// Rule steers the flows that equal Flow in Fields to Queue. A rule has at least one field; a port or SPI in
-// it is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither; for other
-// protocols than TCP, UDP and SCTP, neither.
+// Rule steers the flows that equal Flow in Fields and IP version to Queue. A rule has at least one field; a port or SPI
+// in Fields is not 0. With FieldProto for ESP or AH it has both ports in Fields (the halves of the SPI), or neither;
+// with FieldProto for other protocols than TCP, UDP and SCTP, neither.
 type Rule struct {
 	ID     uint32 // for errors and LookupID
 	Flow   Flow
@@ -43,11 +43,12 @@ type Rule struct {
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. The zero Rules has no rules. Rules is immutable; NewRules makes
-// it. A rule with more fields has priority over one with fewer; among equally many, addresses have priority
-// over the protocol, that over ports, and the destination over the source.
+// Rules is a table of exact-match flow rules. The zero Rules has no rules. Rules is immutable; NewRules and
+// With make it. A rule with more fields has priority over one with fewer. If two rules have equally many, the first
+// field that only one of them has gives this rule priority, in the order destination address, source address,
+// protocol, destination port, source port.
 type Rules struct {
-	groups []group // in order of priority
+	groups []group // highest priority first
 }
 
 // group has the rules with the same fields: a hash table with open addressing, at most half full.
@@ -65,7 +66,7 @@ type entry struct {
 	id    uint32
 }
 
-// words is a Flow as five words. In most functions they are five variables, because the compiler keeps the
+// words is a Flow as five 64-bit words. In most functions they are five variables, because the compiler keeps the
 // struct in memory.
 type words struct{ src0, src1, dst0, dst1, rest uint64 }
 
@@ -158,7 +159,7 @@ func (g *group) with() group {
 	return n
 }
 
-// NewRules returns the table for a list of rules, in time linear in the list. The error is ErrBadRule, or
+// NewRules returns the table for a list of rules, in time linear in the list. The error wraps ErrBadRule, or
 // ErrRuleExists if two rules match exactly the same flows.
 func NewRules(list []Rule) (*Rules, error) {
 	var count [FieldsAll + 1]int
@@ -214,7 +215,7 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// The group's table must have space, and no other Rules may share it.
+// add adds a rule to its group, whose table must have space, and must not be shared with other Rules.
 func (r *Rules) add(rule *Rule) error {
 	g := r.group(rule.Fields)
 	m := &g.mask
@@ -262,8 +263,8 @@ func (r *Rule) check() error {
 
 func hasPorts(proto uint8) bool { return proto == ProtoTCP || proto == ProtoUDP || proto == ProtoSCTP }
 
-// LookupFrame returns the queue for an IP frame: by the flow of its upper layer, or else by that of an IPv6
-// frame's authentication header.
+// LookupFrame returns the queue for an IP frame from the rule for the flow of its upper layer, or else, in IPv6, from
+// the rule for the flow of its authentication header. ok is false without such a rule.
 func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	queue, ok = r.Lookup(&h.Flow)
 	if ok || !h.AH || len(r.groups) == 0 {
@@ -274,7 +275,8 @@ func (r *Rules) LookupFrame(h *Headers) (queue uint16, ok bool) {
 	return r.Lookup(&f)
 }
 
-// Lookup returns the queue for the flow of an IP frame.
+// Lookup returns the queue of the matching rule with the highest priority for the flow of an IP frame; ok is false
+// without such a rule.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	e := r.lookup(f)
 	if e == nil {
@@ -283,7 +285,7 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 	return e.queue, true
 }
 
-// LookupID returns the ID of the rule for the flow of an IP frame.
+// LookupID returns the ID of the rule from which Lookup has the queue; ok is false without such a rule.
 func (r *Rules) LookupID(f *Flow) (id uint32, ok bool) {
 	e := r.lookup(f)
 	if e == nil {

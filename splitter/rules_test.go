@@ -37,7 +37,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	look(r, v6, 0, false)
 	fragment := f
 	fragment.SrcPort, fragment.DstPort = 0, 0
-	look(r, fragment, 1, true) // only the rule without ports
+	look(r, fragment, 1, true) // only the rule without ports matches
 
 	fewer, err := NewRules([]Rule{all[0], all[3]})
 	testkit.OK(t, err)
@@ -81,7 +81,7 @@ func TestRulesFindFrames(t *testing.T) {
 			Queue: 4},
 	}
 	r := testkit.Must(NewRules(list))(t)
-	look := func(name string, r *Rules, h Headers, want uint16) { // 0: none
+	look := func(name string, r *Rules, h Headers, want uint16) { // want 0: no rule matches
 		t.Helper()
 		if q, ok := r.LookupFrame(&h); q != want || ok != (want != 0) {
 			t.Errorf("%s: queue %d, %v", name, q, ok)

@@ -9,7 +9,7 @@ import (
 // MinGSOSize is the smallest segment size that a super-packet may have (Linux: TCP_MIN_GSO_SIZE).
 const MinGSOSize = 8
 
-// ErrBadGSO is the error for an invalid super-packet.
+// ErrBadGSO is the error for an invalid super-packet, and for a piece that Piece refuses.
 var ErrBadGSO = errors.New("bad super-packet")
 
 // A guest can cause any number of these errors, so they are allocated only once.
@@ -22,15 +22,15 @@ var (
 	errPiece     = fmt.Errorf("%w: piece off the segment grid", ErrBadGSO)
 )
 
-// Segmenter cuts one super-packet into segments of MSS bytes or into smaller super-packets of k times the
-// MSS, in any order.
+// Segmenter cuts one super-packet into segments with a payload of MSS bytes, or into smaller super-packets of k times
+// the MSS, in any order. The one with the payload's end may be shorter.
 type Segmenter struct {
 	hdr        []byte
 	meta       Meta
 	payloadLen uint32
 	mss        uint32
 	addresses  uint16 // sum of the pseudo-header without the length
-	id         uint16 // of IPv4
+	id         uint16 // identification of an IPv4 super-packet
 }
 
 // CheckGSO returns an error if a packet is no valid super-packet; nil for GSONone.
@@ -92,7 +92,8 @@ func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
 	return nil
 }
 
-// MSS returns the payload length of a segment (only the last may be shorter); after Init it is never 0.
+// MSS returns the payload length of a segment (only the last may be shorter); after a successful
+// Init it is not 0.
 func (s *Segmenter) MSS() uint32 { return s.mss }
 
 // Segments returns the number of segments, at least 1.
@@ -101,7 +102,8 @@ func (s *Segmenter) Segments() uint32 {
 }
 
 // Piece writes the headers of the piece that carries payload [off, off+n) to dst, which is at least as long as
-// Init's hdr, and fills in its Meta. off is a multiple of the MSS; n is one too, or extends to the payload's end.
+// Init's hdr, and fills in m. off is a multiple of the MSS. n is a multiple too, or the piece extends to the payload's
+// end; n is 0 only without payload. Piece returns an error for other off, n or dst.
 // The checksum of a super-packet's piece is partial.
 func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// golden is a super-packet whose segments, as Linux makes them, are in testdata/gso.
+// golden is a super-packet. testdata/gso has the segments that Linux makes of each one of goldenSuperPackets.
 type golden struct {
 	frame
 	gso GSOType

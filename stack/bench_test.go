@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkReceive measures a stack that receives frames, and for comparison a copy.
+// BenchmarkReceive measures how a stack receives frames into device memory and into host memory, and for comparison a
+// copy.
 func BenchmarkReceive(b *testing.B) {
 	for _, size := range []int{1448, 64000} {
 		b.Run(fmt.Sprintf("copy/%d", size), func(b *testing.B) {
@@ -91,7 +92,8 @@ func benchReceive(b *testing.B, size int, device bool) {
 	}
 }
 
-// BenchmarkStream measures a transfer between two stacks over a pair of NICs in one process.
+// BenchmarkStream measures transfers, from device memory to device memory and from host memory to host memory, between
+// two stacks over a pair of NICs in one process.
 func BenchmarkStream(b *testing.B) {
 	for _, v := range []struct {
 		name   string

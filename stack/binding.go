@@ -17,11 +17,12 @@ type Buffer struct {
 	devmembase.Region
 	s *Stack
 
-	id     uint32 // the NIC's number of the buffer; under configMu, as closed
+	id     uint32 // the NIC's number of the buffer, 0 if Restore failed; configMu protects id and closed
 	closed bool
 }
 
-// Close unregisters the buffer. It returns an error while a binding uses the buffer.
+// Close unregisters the buffer. It returns an error while a binding of the buffer is not done, or if
+// the command to the NIC fails.
 func (b *Buffer) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -43,15 +44,15 @@ func (b *Buffer) Close() error {
 
 // rxBinding is a buffer bound for receive, with a pool of its pages and shadow queues.
 //
-// A queue without a posted page receives nothing, not even headers and resets, because a chain of
-// the device consists of headers and payload. If an application holds most pages, GSO packets of up to 64 KiB
-// may never fit.
+// A bound queue without a posted page receives nothing, not even segments without payload such as resets: the driver
+// posts a header buffer only together with pages. If an application holds most pages, received GSO packets of up to
+// 64 KiB may never fit.
 type rxBinding struct {
 	binding
 	pool         *gpumem.Pool
 	shadowQueues []*shadowQueue
 
-	// under configMu, as unbound
+	// configMu protects closed and unbound.
 	closed  bool
 	unbound bool // the NIC has released all queues
 }
@@ -66,7 +67,7 @@ type binding struct {
 	s     *Stack
 	id    uint32
 	buf   *Buffer
-	nicID uint32 // under configMu
+	nicID uint32 // the NIC's number of the binding; under configMu
 	done  chan struct{}
 }
 
@@ -96,14 +97,14 @@ func (b *txBinding) ref() bool {
 	}
 }
 
-// It may be called with any lock held.
+// unref drops a reference; the last one ends the binding. It may be called with any lock held.
 func (b *txBinding) unref() {
 	if b.refs.Add(-1) == 0 {
 		b.s.work.Go(func() { // in a goroutine, because the command Unbind waits for the NIC's answer
 			b.s.configMu.Lock()
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
-			if !b.s.conns.Closed() { // after Stack.Close the NIC drops all bindings anyway
+			if !b.s.conns.Closed() { // Stack.Close closes the NIC, which drops all bindings
 				if err := b.s.unbind(b.nicID); err != nil {
 					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
 				}
@@ -113,7 +114,7 @@ func (b *txBinding) unref() {
 	}
 }
 
-// Close ends the binding for new sends.
+// Close ends the binding for new sends. The binding is done when its last send is complete.
 func (b *txBinding) Close() error {
 	if !b.closed.Swap(true) {
 		b.unref()
@@ -121,9 +122,9 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close unbinds the queues. If the NIC does not release a queue, it may still write to the pages that it has.
-// Then the binding can be done only when received frames have used these pages up, a later Close succeeds, or the
-// stack is closed.
+// Close unbinds the queues. It returns an error if the command Unbind fails, or if the NIC does not release a queue.
+// In the second case the NIC may still write to the pages posted to the queue, and the binding is not done before
+// received frames have used these pages up, a later Close succeeds, or the stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -150,7 +151,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 		}
 		s.rx[l.queue].Store(nil)
 	}
-	b.pool.Close(b.unbound) // the binding is done when its last page is returned
+	b.pool.Close(b.unbound) // the binding is done when all pages are back in the pool
 	return err
 }
 
@@ -161,7 +162,7 @@ func (b *rxBinding) ended() {
 		defer b.s.configMu.Unlock()
 		delete(b.s.rxBinds, b.id)
 		for _, l := range b.shadowQueues {
-			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC did not release; it has no pages now
+			b.s.rx[l.queue].CompareAndSwap(l, nil) // for a queue that the NIC did not release; no page is posted to it now
 		}
 		b.s.dropShadowQueues(b.shadowQueues)
 		close(b.done)

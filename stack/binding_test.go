@@ -12,7 +12,7 @@ import (
 
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
-	for _, again := range []bool{true, false} { // at a second Close, or at Stack.Close
+	for _, again := range []bool{true, false} { // true: the binding is done at a second Close; false: at Stack.Close
 		w := newRig(t, stacktest.Options{})
 		buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
 		rx, err := w.b.BindRX(buf, 1, 2)

@@ -60,14 +60,14 @@ func fragments(frame []byte) [][]byte {
 	return [][]byte{piece(0, 1, frame[54:54+cut]), piece(cut, 0, frame[54+cut:])}
 }
 
-// CsumGood does not cover these checksums.
+// RxFrame.CsumGood covers neither the IPv4 header's checksum nor the TCP checksum of a packet in fragments.
 func TestWrongChecksumsAreDropped(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
 	whole := func(f []byte) [][]byte { return [][]byte{f} }
 	for _, c := range []struct {
 		name     string
 		src, dst netip.Addr
-		off      int // of the byte that the test changes
+		off      int // offset of the byte that the test changes in the first SYN
 		cut      func([]byte) [][]byte
 	}{
 		{"IPv4, fragments", w.a4, w.b4, 34 + 17, fragments}, {"IPv6, fragments", w.a6, w.b6, 54 + 17, fragments},

@@ -33,7 +33,7 @@ type Conn struct {
 	tokens        gpumem.Tokens
 
 	rd, wd *deadline.Deadline
-	stall  atomic.Int64 // in nanoseconds; 0: none
+	stall  atomic.Int64 // the stall limit in nanoseconds; 0: none
 	closed chan struct{}
 	once   sync.Once
 
@@ -52,7 +52,8 @@ type Conn struct {
 
 var _ devmem.Conn = (*Conn)(nil)
 
-// newConn makes a Conn that owns an endpoint, which is or was connected, and its queue.
+// newConn makes a Conn that owns an endpoint, which is or was connected, and its waiter queue. With an error it aborts
+// the endpoint.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
 		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
@@ -119,7 +120,8 @@ func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	}
 }
 
-// wait waits for sig.
+// wait waits for sig. It returns an error if the Conn is closed, d is closed (a deadline), or the connection makes no
+// progress for the stall limit.
 func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
 	limit := time.Duration(c.stall.Load())
 	var start since

@@ -19,7 +19,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// minPages is the minimum number of pages for a bound queue.
+// minPages is how many pages a receive binding's buffer needs at least for each queue.
 const minPages = 4 * gpumem.FramePages
 
 const pageSize = gpumem.PageSize
@@ -67,7 +67,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	return rb, nil
 }
 
-// buffer returns EBADF if buf is closed or not this stack's. Under configMu.
+// buffer returns buf as a *Buffer, or EBADF if it is closed or not this stack's. The caller holds configMu.
 func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	b, ok := buf.(*Buffer)
 	if !ok || b.s != s || b.closed {
@@ -76,7 +76,7 @@ func (s *Stack) buffer(buf devmem.Buffer) (*Buffer, error) {
 	return b, nil
 }
 
-// bindRX is BindRX for queues that are sorted and without duplicates. Under configMu.
+// bindRX is BindRX for queues that are sorted and without duplicates. The caller holds configMu.
 func (s *Stack) bindRX(buf devmem.Buffer, queues []int) (*rxBinding, error) {
 	b, err := s.buffer(buf)
 	if err != nil {
@@ -152,7 +152,8 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newShadowQueue reuses the shadow of a dropped queue of equal size, if there is one. Under configMu.
+// newShadowQueue makes a shadow queue. It reuses the shadow of a dropped queue with as many slots, if there is one. The
+// caller holds configMu.
 func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	n := min(b.pool.Pages(), maxSlots-1) + 1 // one more, for the junk slot
 	free := s.shadows[n]
@@ -167,8 +168,8 @@ func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropShadowQueues keeps the address space for later shadow queues: netstack may still have views of it.
-// Under configMu.
+// dropShadowQueues removes shadow queues from shadowQueues. It keeps their address space for later ones: netstack may
+// still have views of it. The caller holds configMu.
 func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
 	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()),
 		func(l *shadowQueue) bool { return slices.Contains(ls, l) })
@@ -184,7 +185,8 @@ func (s *Stack) addShadowQueues(ls []*shadowQueue) {
 	s.shadowQueues.Store(&all)
 }
 
-// find returns the slot of a shadow queue that received bytes are in; nil: none. It does not read b.
+// find returns the shadow queue, the slot and the offset in the slot where b starts; l is nil if b is in no shadow. It
+// does not read b.
 func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
 	all := *s.shadowQueues.Load()
 	i, j := 0, len(all)
@@ -273,8 +275,8 @@ func (s *Stack) SetRSS(n int) error {
 	return nil
 }
 
-// Restore sets up buffers, bindings, rules and RSS again after the NIC has lost them
-// (driver.Options.OnGeneration). Connections, tokens and the ids of bindings and flows stay valid.
+// Restore sets up buffers, bindings (not closed ones for receive), rules and, if SetRSS was called, RSS again after the
+// NIC has lost them (driver.Options.OnGeneration). Connections, tokens and the ids of bindings and flows stay valid.
 func (s *Stack) Restore(ctx context.Context) error {
 	s.configMu.Lock()
 	defer s.configMu.Unlock()
@@ -312,7 +314,8 @@ func (s *Stack) Restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stats implements devmem.Device. With a Control, and before Close, it reads NICDrops from the NIC by a command.
+// Stats implements devmem.Device. With a Control, and before Close, it reads NICDrops from the NIC by a command;
+// else, or if the command fails, NICDrops is 0.
 func (s *Stack) Stats() devmem.Stats {
 	t := s.ns.Stats().TCP
 	st := devmem.Stats{

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// keepalives is how many probes netstack sends to an idle peer within a stall limit.
+// keepalives is how many probes netstack sends to an idle peer within a stall limit of at least 4 ms.
 const keepalives = 4
 
 // SetStallLimit implements devmem.Conn.
@@ -27,16 +27,17 @@ func (c *Conn) SetStallLimit(d time.Duration) {
 		every := tcpip.KeepaliveIntervalOption(idle)
 		_ = c.ep.SetSockOpt(&idle)
 		_ = c.ep.SetSockOpt(&every)
-		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // probes would take 256 limits to end it
+		_ = c.ep.SetSockOptInt(tcpip.KeepaliveCountOption, 1<<10) // unanswered probes would take 256 limits to end c
 	}
 	c.ep.SocketOptions().SetKeepAlive(d > 0)
 }
 
-// since has a connection's counters at the time of its last progress.
+// since has counters of a connection at one time. Conn.wait keeps the counters of the last
+// progress, or of its own start.
 type since struct {
 	heard       uint32
 	retransmits uint64
-	half        uint32 // flow.heard at the middle of the stall limit
+	half        uint32 // in Conn.wait: flow.heard when about half of the stall limit had passed
 }
 
 func (c *Conn) since() since {
@@ -49,7 +50,8 @@ func (c *Conn) since() since {
 	return since{c.f.heard, n, c.f.heard}
 }
 
-// stalled returns the error of a call that waits while the connection makes no progress. It takes configMu.
+// stalled returns the error of a call that waits while the connection makes no progress. It locks configMu
+// for a while.
 func (c *Conn) stalled(op string, idle time.Duration, start since) error {
 	now := c.since()
 	x := c.facts()
@@ -86,7 +88,7 @@ func (s *Stack) facts() (d diagnosis.Device) {
 	return d
 }
 
-// Holders implements devmem.Holders.
+// Holders lists the connections that hold tokens, once for each binding, for devmem.Holders.
 func (s *Stack) Holders() (list []devmem.Holder) {
 	s.configMu.Lock()
 	pools := slices.Collect(maps.Values(s.rxBinds))
@@ -107,7 +109,7 @@ func flowOf(r control.FlowRule) devmem.Flow {
 		Queue: int(r.Queue)}
 }
 
-// Under configMu.
+// allBindings returns the bindings that are not done, by ID. The caller holds configMu.
 func (s *Stack) allBindings() (all []diagnosis.Binding) {
 	for _, b := range s.rxBinds {
 		p := b.pool.Stats()

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/devmembase"
 )
 
-// errnos maps netstack's errors to Linux's error numbers; others are EIO.
+// errnos maps netstack's errors to Linux's error numbers. For other errors errno returns EIO.
 var errnos = []struct {
 	errno syscall.Errno
 	errs  []tcpip.Error
@@ -46,7 +46,7 @@ func errno(err tcpip.Error) syscall.Errno {
 	return syscall.EIO
 }
 
-// opError wraps an error as package net does; it returns io.EOF unchanged.
+// opError wraps an error as package net does; it returns nil and io.EOF unchanged.
 func (c *Conn) opError(op string, err error) error {
 	return devmembase.OpError(op, err, c.local, c.remote)
 }

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// AskNeighbors makes a stack ask for a neighbor's address times times, once a second; netstack's default is
-// three times.
+// AskNeighbors makes a stack ask up to times times, once a second, for the link address of a neighbor that does not
+// answer. Netstack's default is three times.
 func (s *Stack) AskNeighbors(times uint32) error {
 	c := stack.DefaultNUDConfigurations()
 	c.MaxMulticastProbes, c.MaxUnicastProbes = times, times

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// flow is the link layer's record of a TCP connection: in which memory each byte of the stream is. Positions
-// are stream offsets: 0 is the first byte after the SYN.
+// flow is the link layer's record of a TCP connection: in which memory each byte of the two streams is. Positions
+// are stream offsets: in each direction 0 is the first byte after the SYN.
 //
 // An outgoing SYN creates a flow. A goroutine takes mu after netstack's locks and the transmit queue's, and
 // before the locks of shadow queues and pools.
@@ -22,9 +22,9 @@ type flow struct {
 
 	mu    sync.Mutex
 	conn  *Conn
-	age   int    // sweeps that found no endpoint of its own
-	queue int    // of the last segment before conn was set
-	last  int    // queue of the last payload; -1: no payload came
+	age   int    // sweeps in a row that found no endpoint of its own
+	queue int    // receive queue of the last segment before conn was set
+	last  int    // receive queue of the last payload; -1: no payload came
 	heard uint32 // number of packets received
 
 	// Transmit. An unacknowledged byte that is in no part is from Write, in host memory.
@@ -38,7 +38,7 @@ type flow struct {
 	done              deque[completion]
 	tail              tail
 	ended             bool   // netstack sends nothing more
-	wnd               uint32 // the peer's last advertised window, not scaled
+	wnd               uint32 // the peer's last advertised window, not scaled, if wndKnown
 	wndKnown          bool
 
 	// Receive.
@@ -48,8 +48,8 @@ type flow struct {
 	ahead      uint64 // the end of the bytes that netstack received without a gap, if it dropped none
 	read       uint64 // position up to which the application has read
 	pending    deque[pending]
-	pages      int    // of the frames in pending
-	linear     []span // bytes in host memory at the start of packets that are not readable
+	pages      int    // number of pages of the frames in pending
+	linear     []span // bytes in host memory at the start of packets with the rest of the payload in device memory
 	rxShutdown bool
 	adv        uint32 // netstack's last window, not scaled, before narrow
 	scale      [2]int8
@@ -75,7 +75,7 @@ type send struct {
 	inFlight int  // frames that the device may still read
 }
 
-// completion is a range of sends, including both ends.
+// completion is a range of numbers of complete sends, including both ends.
 type completion struct{ lo, hi uint32 }
 
 // pending is the payload of a frame that netstack may still deliver, in a slot of a shadow queue.
@@ -85,7 +85,7 @@ type pending struct {
 	slot  uint32
 }
 
-// It returns false if the flow belongs to an older connection.
+// syn records the outgoing SYN t. It returns false, and records nothing, if the flow belongs to an older connection.
 func (f *flow) syn(t header.TCP) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,8 +108,8 @@ func (f *flow) rxOffset(seq uint32) int64 {
 	return int64(f.acked) + int64(int32(seq-(f.irs+1+uint32(f.acked))))
 }
 
-// acknowledge processes the peer's ACK and completes sends. Like netstack it ignores ACKs of data that was
-// not sent.
+// acknowledge processes the peer's ACK and completes sends. It ignores ACKs older than una and, like netstack, ACKs of
+// data that was not sent.
 func (f *flow) acknowledge(ack, wnd uint32) {
 	if !f.issKnown {
 		return
@@ -133,7 +133,8 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 	}
 }
 
-// complete moves the complete sends before the first incomplete one to done.
+// complete moves the sends before the first incomplete one to done: their call has returned, no frame is in flight, and
+// their bytes are acknowledged or the flow has ended.
 func (f *flow) complete() {
 	for f.parts.len() > 0 && (f.parts.elem(0).end <= f.una || f.ended) {
 		f.parts.pop()
@@ -196,13 +197,14 @@ type verdict uint8
 const (
 	deliver verdict = iota
 	junk            // netstack must see the segment, but will not deliver its payload
-	refuse          // the pool has few pages, or shadowQueue.take failed
+	refuse          // drop the segment: the pool has few pages, or shadowQueue.take failed
 )
 
-// maxWindow is how far ahead payload may be before it counts as outside of the window.
+// maxWindow is how many bytes beyond ahead payload may begin before it counts as outside of the window.
 const maxWindow = 64 << 20
 
 // receive processes a received segment with n bytes of payload, and returns what to do with the payload.
+// The caller holds mu.
 func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages gpumem.Supply) verdict {
 	if f.conn == nil {
 		f.queue = queue
@@ -243,7 +245,7 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	return deliver
 }
 
-// keep records n bytes of payload in a slot that netstack now has.
+// keep records a segment with n bytes of payload, whose bytes in device memory are in a slot that netstack gets.
 func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	end := uint64(f.rxOffset(seq) + int64(n))
 	i := f.pending.len()
@@ -254,8 +256,8 @@ func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	f.pages += len(l.slots[slot])
 }
 
-// keepLinear records that the first n bytes of a segment are in host memory although the packet is not
-// readable.
+// keepLinear records that the first n bytes of a segment are in host memory and the rest in device memory, unless the
+// application has read past them.
 func (f *flow) keepLinear(seq uint32, n int) {
 	off := f.rxOffset(seq)
 	if off+int64(n) <= int64(f.read) {
@@ -265,7 +267,7 @@ func (f *flow) keepLinear(seq uint32, n int) {
 	f.heads.Store(int32(len(f.linear)))
 }
 
-// headAt finds the byte at pos in a span of keepLinear, and returns how many bytes of the span begin there.
+// headAt returns how many bytes a span of keepLinear has from pos on; ok is false if no span has pos.
 func (f *flow) headAt(pos uint64) (n int, ok bool) {
 	if f.heads.Load() == 0 {
 		return 0, false
@@ -331,7 +333,7 @@ func releaseAll(ps []pending) {
 	}
 }
 
-// progress returns a sum that changes with progress.
+// progress returns a sum of positions, which changes when bytes are acknowledged, received or read.
 func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 const (
 	sweepEvery = time.Second
-	maxUnowned = 16384 // flows without a Conn
-	maxAge     = 10    // the sweep that removes a flow with no endpoint and no data: a SYN cookie's answer may come before
+	maxUnowned = 16384 // limit of flows without a Conn
+	maxAge     = 10    // the sweep that removes a flow without endpoint and data; before, the ACK of a SYN cookie may come
 	maxKeep    = 3     // sweeps that such a flow survives with pending payload
 )
 
@@ -24,7 +24,7 @@ type flows struct {
 
 	mu      sync.RWMutex
 	m       map[splitter.Flow]*flow
-	unowned int // without a Conn, at the last sweep, plus new flows since
+	unowned int // number of flows without a Conn at the last sweep, plus new flows since
 
 	kick chan struct{}
 }
@@ -36,7 +36,8 @@ func (fs *flows) get(k *splitter.Flow) *flow {
 	return f
 }
 
-// outgoing returns the flow of an outgoing segment; nil: none. A SYN creates it, unless there are maxUnowned.
+// outgoing returns the flow of an outgoing segment; nil: none. The SYN of a new connection creates it, unless unowned
+// has reached maxUnowned.
 func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	old := fs.get(&k)
 	if !t.Flags().Contains(header.TCPFlagSyn) || old != nil && old.syn(t) {
@@ -48,7 +49,7 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 	if fs.unowned >= maxUnowned {
 		fs.mu.Unlock()
 		fs.sweepSoon()
-		return nil // netstack continues the handshake, but newConn refuses the connection
+		return nil // netstack continues the handshake, but newConn refuses a connection without a flow
 	}
 	fs.m[k] = f
 	fs.unowned++
@@ -62,10 +63,11 @@ func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
 
 func (fs *flows) forget(f *flow) {
 	f.end()
-	releaseAll(f.stop(nil)) // does nothing if f has a Conn, whose application may still read
+	releaseAll(f.stop(nil)) // stop does nothing if f has a Conn, whose application may still read
 }
 
-// claim assigns a flow to a Conn, unless the flow has or had one.
+// claim assigns the flow with key k to a Conn, and returns it. It returns nil without a flow, or if the flow has or had
+// a Conn or was forgotten.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -82,7 +84,8 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// sweeper exists because netstack does not report the end of each endpoint.
+// sweeper calls sweep sweepEvery after a call of sweepSoon, and then every sweepEvery while flows without a Conn are
+// left, until stop is closed. It has to look, because netstack does not report the end of each endpoint.
 func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
@@ -102,7 +105,7 @@ func (fs *flows) sweeper(stop <-chan struct{}) {
 	}
 }
 
-// sweep returns how many flows without a Conn are left.
+// sweep removes flows without a Conn that are not alive, and returns how many flows without a Conn are left.
 func (fs *flows) sweep() int {
 	fs.mu.RLock()
 	var look []*flow
@@ -133,7 +136,8 @@ func (fs *flows) sweep() int {
 	return left
 }
 
-// alive reports whether netstack may still receive or send for a flow.
+// alive reports whether netstack may still receive or send for a flow: it has an endpoint for it, or may get one within
+// maxAge sweeps.
 func (fs *flows) alive(f *flow) bool {
 	proto := header.IPv4ProtocolNumber
 	local, remote := tcpip.AddrFrom4Slice(f.key.Dst[:4]), tcpip.AddrFrom4Slice(f.key.Src[:4])
@@ -149,7 +153,7 @@ func (fs *flows) alive(f *flow) bool {
 	defer f.mu.Unlock()
 	if ok {
 		switch tcp.EndpointState(ep.State()) {
-		case tcp.StateListen: // the answer to a SYN cookie may still come
+		case tcp.StateListen: // the ACK of a SYN cookie may still come
 		case tcp.StateClose, tcp.StateError:
 			return false
 		default:

@@ -21,14 +21,14 @@ const (
 type txHeader struct {
 	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
 	n    int // bytes of b in use
-	l4   int // 0: the packet has no transport header
+	l4   int // offset of the transport header; 0: the packet has none
 	ipv6 bool
 	// The sum of the pseudo-header without the length, if summed.
 	sum    uint16
 	summed bool
 }
 
-// It returns false if the headers of pkt do not fit.
+// set copies the headers of pkt. It returns false if they do not fit.
 func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
 	if len(link)+len(network)+len(transport) > len(h.b) {
@@ -48,8 +48,8 @@ func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 
 func (h *txHeader) tcp() header.TCP { return header.TCP(h.b[h.l4:h.n]) }
 
-// frame writes the header of a frame with payload [pos, pos+n) of the packet's total bytes to dst, and sets
-// the fields of f that belong to it. The device completes the checksum.
+// frame writes the header of a frame with bytes [pos, pos+n) of the packet's payload of total bytes to dst, and sets
+// the header, checksum and GSO fields of f. The device completes the TCP checksum.
 func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss uint16) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -92,7 +92,7 @@ func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint
 	return checksum.Combine(h.sum, n)
 }
 
-// other fills in the frame of a packet without a whole TCP header, except its Linear.
+// other fills in f, the only frame of a packet without a whole TCP header, but not f.Linear.
 func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
 	dst = dst[:copy(dst, h.b[:h.n])]
 	f.Header = dst
@@ -125,8 +125,8 @@ func (h *txHeader) flowKey() splitter.Flow {
 	return k
 }
 
-// dataAt returns bytes [pos, pos+n) of a packet's payload, in place or in scratch. ok is false if a byte is
-// missing.
+// dataAt returns bytes [pos, pos+n) of a packet's payload, in place or in scratch. ok is false if the packet
+// ends before, or has a placeholder there.
 func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []byte, ok bool) {
 	if n == 0 {
 		return nil, true
@@ -153,7 +153,7 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 	return out, len(out) == n
 }
 
-// wscale returns the window scale option of a SYN (RFC 7323, 2.2), or -1.
+// wscale returns the window scale option of a SYN (RFC 7323, 2.2), but at most 14 (2.3), or -1 without the option.
 func wscale(tcp []byte) int8 {
 	if o := tcpOption(tcp, header.TCPOptionWS, header.TCPOptionWSLength); o != nil {
 		return int8(min(o[0], 14))
@@ -161,7 +161,8 @@ func wscale(tcp []byte) int8 {
 	return -1
 }
 
-// tcpOption returns the data of an option, or nil; size counts kind and length too.
+// tcpOption returns the data of the first option with this kind and size, or nil. size counts the bytes of kind and
+// length too.
 func tcpOption(tcp []byte, kind, size byte) []byte {
 	if len(tcp) < header.TCPMinimumSize {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// FuzzReceive makes a device deliver changed headers, and payload in pages that it has, does not have, or has
-// twice. A read of payload by netstack faults.
+// FuzzReceive makes a device deliver changed headers, and payload in posted pages, in pages that are not posted, or in
+// one page several times. A read of payload in device memory by netstack would fault.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {
