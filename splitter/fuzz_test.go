@@ -3,6 +3,7 @@ package splitter
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -22,7 +23,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(b, uint32(len(b)), uint16(40))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, frameLen uint32, n uint16) {
-		b = bytes.Clone(b[:min(len(b), int(n))]) // a copy, which the input's later bytes do not follow in memory
+		b = slices.Clip(bytes.Clone(b[:min(len(b), int(n))])) // to read or slice beyond it panics
 		whole := bytes.Clone(b)
 		var h Headers
 		err := Parse(b, frameLen, &h)

@@ -3,6 +3,7 @@ package splitter
 import (
 	"encoding/hex"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -188,7 +189,7 @@ func TestParseOfEveryPrefix(t *testing.T) {
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {
 		whole := parsed(t, b)
 		for n := range len(b) + 1 {
-			prefix := append([]byte(nil), b[:n]...) // a copy, which the frame's later bytes do not follow in memory
+			prefix := slices.Clip(slices.Clone(b[:n])) // to read or slice beyond it panics
 			var h Headers
 			err := Parse(prefix, uint32(len(b)), &h)
 			if n < int(whole.HdrLen) {
