@@ -9,10 +9,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Run runs a program or an applet in the guest, and waits for its end.
+// Run runs a program of the guest, or a link to an applet, and waits for its end.
 var Run = NewOperation[Exec, ExecResult]("exec")
 
-// Exec names the program of Run.
+// Exec has the arguments of Run: the program with its arguments, and the bytes of its stdin.
 type Exec struct {
 	Args  []string `json:"args"`
 	Stdin string   `json:"stdin,omitempty"`
@@ -20,7 +20,7 @@ type Exec struct {
 
 // ExecResult is the result of Run, with at most the last execOutput bytes of each output.
 type ExecResult struct {
-	Status int    `json:"status"` // exit status; -1 = ended by a signal
+	Status int    `json:"status"` // exit status; -1: a signal ended the program
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
 }
@@ -29,7 +29,7 @@ const execOutput = 256 << 10
 
 var stretch = NewOperation[float64, None]("slow")
 
-// TellSlow raises a guest's time limits to this process's (package limits).
+// TellSlow raises a guest's limits.Slow to this process's, if that is larger.
 func TellSlow(ctx context.Context, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
@@ -60,7 +60,7 @@ func runProgram(ctx context.Context, a Exec) (r ExecResult, err error) {
 	return ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
 }
 
-// Tail is a writer that keeps the last Max bytes.
+// Tail is an io.Writer that keeps the last Max bytes.
 type Tail struct {
 	Max int
 	buf []byte
@@ -79,5 +79,5 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Bytes returns the stored bytes.
+// Bytes returns the stored bytes, valid until the next Write.
 func (t *Tail) Bytes() []byte { return t.buf }
