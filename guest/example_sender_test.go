@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/guest"
 )
 
-// send sends GPU memory to guest 0, and returns when the peer has received all of it.
+// send sends 1 MiB of GPU memory to guest 0, waits until the peer has acknowledged it, and closes the connection.
 func send(ctx context.Context, d *guest.Device) error {
 	data := bytes.Repeat([]byte("from GPU to GPU\n"), 1<<16) // 1 MiB
 	m, err := d.Alloc(uint64(len(data)))
@@ -42,7 +42,7 @@ func send(ctx context.Context, d *guest.Device) error {
 	return c.Close()
 }
 
-// A sender of GPU memory to guest 0.
+// This program sends GPU memory to guest 0.
 func Example_sender() {
 	guest.Main(send)
 	// Output: sent 1048576 bytes

@@ -1,8 +1,8 @@
 // Package guest is for programs that use device memory TCP in guests of `vnic boot` and in images of
-// `vnic image build`. It opens the guest's device, and provides what such programs need: memory, steering, and
+// `vnic image build`. It opens the guest's devices, and provides what such programs need: memory, steering, and
 // connections to other guests.
 //
-// A program is a function that gets the device. It runs as root in the guest:
+// A program is a function that gets the guest's first device. It runs as root in the guest:
 //
 //	func main() { guest.Main(receive) }
 //
@@ -11,14 +11,14 @@
 //		...
 //	}
 //
-// Both guests run the same command; [Device.Index] tells them apart:
+// With the following command both guests run the program; [Device.Index] tells them apart:
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
-// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is an example in C.
+// Programs in other languages use Linux's own API, with --nic gve: guest/docs/devmem.c is an example in C.
 //
-// The configuration comes from environment variables, such as VNIC_DEVICE; a program without them gets
-// [ErrNoGuest].
+// The configuration comes from environment variables, such as VNIC_DEVICE. Without them, [Open], [OpenDevice] and
+// [Devices] return [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -49,15 +49,16 @@ type Device struct {
 
 	Index, Guests int        // the guest's number from 0; how many guests there are, or 0 in an image of vnic image build
 	Addr          netip.Addr // the device's address
-	Queue         int        // a receive queue that ListenGPU binds
+	Queue         int        // the receive queue that ListenGPU binds: the device's last one
 	GPU           int        // the GPU's number, for Register
 	Size          uint64     // usable bytes of the GPU's memory, from offset 0: a multiple of devmem.PageSize
 
 	// StallLimit is the stall limit (devmem.Conn.SetStallLimit) of connections that are dialed later, or accepted
-	// by listeners that are made later. Open sets 30 seconds, or more on a slow machine (--slow); 0: no limit.
+	// by listeners that are made later; 0: no limit. Open and OpenDevice set it to 30 seconds, or more on a slow
+	// machine (--slow).
 	StallLimit time.Duration
-	// PeerLimit is how long Dial, DialGuest, and AcceptConn of listeners that are made later, wait for a peer. Open
-	// sets a minute, or more on a slow machine (--slow); 0: no limit.
+	// PeerLimit is how long Dial and DialGuest wait for a peer, and Accept and AcceptConn of listeners that are made
+	// later; 0: no limit. Open and OpenDevice set it to a minute, or more on a slow machine (--slow).
 	PeerLimit time.Duration
 
 	peers *[]netip.Addr
@@ -70,7 +71,7 @@ type Device struct {
 	closeErr error
 }
 
-// Open opens the device of $VNIC_DEVICE. Its Close closes everything that was opened with it.
+// Open opens the device of $VNIC_DEVICE, with the first GPU that the device reaches. The caller closes the Device.
 func Open(ctx context.Context) (*Device, error) {
 	d, err := first()
 	if err != nil {
@@ -101,7 +102,8 @@ func open(ctx context.Context, n named) (*Device, error) {
 	return d, nil
 }
 
-// If RSS may spread over the last queue, take removes that queue from RSS.
+// take fills in d for t: its last queue and its first GPU. If t.Shared, it removes that queue from RSS. After an error
+// the caller closes t.
 func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	if len(t.GPUs) == 0 || t.Queues < 2 {
 		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs),
@@ -116,14 +118,15 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	return nil
 }
 
-// Close closes the device and everything that was opened with it. It is idempotent, and ends blocked calls.
+// Close closes the device, its connections, bindings and listeners. It is idempotent, and ends blocked calls.
 func (d *Device) Close() error {
 	d.once.Do(func() { d.closeErr = d.Device.Close() })
 	return d.closeErr
 }
 
-// AddrOf returns the address of a guest's device on this device's rail. It is the zero Addr if the guest is
-// known to have no device there.
+// AddrOf returns the address of a guest's device on this device's rail: the guests' devices at one position in their
+// lists (Devices) are a rail. The result is the zero Addr if $VNIC_PEERS is set and has no address for the guest.
+// Without $VNIC_PEERS, AddrOf computes the address from Addr, also for guests that do not exist.
 func (d *Device) AddrOf(guest int) netip.Addr {
 	if d.peers != nil {
 		if guest < 0 || guest >= len(*d.peers) {

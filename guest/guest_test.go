@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The examples run only in guests.
+// TestMain skips the package's examples, which need a guest.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {

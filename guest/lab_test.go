@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// pair returns the devices of two guests, on a wire in memory.
+// pair returns two Devices, as of guests 0 and 1, on a wire in memory. They are closed when the test ends.
 func pair(t *testing.T) (a, b *Device) {
 	t.Helper()
 	ignore := goleak.IgnoreCurrent()
@@ -140,7 +140,7 @@ func TestDialEndsWithItsContextAndOnErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	testkit.ErrorSays(t, testkit.Err(d.DialGuest(ctx, 1, 5201)), "guest1")
-	d.Addr = netip.MustParseAddr("10.9.9.9") // not our subnet
+	d.Addr = netip.MustParseAddr("10.9.9.9") // no address of d's stack
 	testkit.ErrorIs(t, testkit.Err(d.DialGuest(t.Context(), 1, 5201)), syscall.EADDRNOTAVAIL)
 }
 

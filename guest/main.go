@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// Main is a program's main function: it opens the device, calls f with it, closes it, and ends the process,
-// with status 1 and the error on stderr if there is one. SIGINT and SIGTERM end ctx and close the device.
+// Main is a program's main function: it opens the device (Open), calls f with it, closes it, and ends the process. The
+// status is 1, with the error on stderr, if the device cannot be opened, f fails, or else Close fails; otherwise it is
+// 0. SIGINT and SIGTERM end ctx and close the device.
 func Main(f func(ctx context.Context, d *Device) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

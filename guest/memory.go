@@ -9,19 +9,20 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Memory is a part of the GPU's memory, registered with the device as Buffer. The offsets of frags and ranges
-// are offsets in Memory.
+// Memory is a part of the GPU's memory, registered with the device as Buffer. The offsets of device memory's frags
+// (RecvDevmem) and of ranges (SendDevmem) are offsets in Memory.
 type Memory struct {
 	Buffer devmem.Buffer
 	d      *Device
 }
 
-// Engines returns what copies, reads, writes and adds up data in the GPU's memory: with --nic virtio the engines of
-// vnic's GPU, with --nic gve this process.
+// Engines returns the devmem.Memory that copies, reads, writes and adds up data in the GPU's memory: with --nic virtio
+// by the engines of vnic's GPU, with --nic gve by this process.
 func (d *Device) Engines() devmem.Memory { return d.memory }
 
-// Alloc registers a part of the GPU's memory of size bytes, a multiple of devmem.PageSize, that no other
-// Alloc has returned, until the device is closed. More than Size bytes in all are ENOMEM.
+// Alloc registers size bytes of the GPU's memory, a multiple of devmem.PageSize (else EINVAL), that no earlier Alloc of
+// this Device has returned. Nothing frees them for a later Alloc. If all Allocs together need more than Size bytes, the
+// error is ENOMEM.
 func (d *Device) Alloc(size uint64) (*Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -37,7 +38,7 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	return &Memory{b, d}, nil
 }
 
-// WriteAt implements io.WriterAt: it copies b to the GPU's memory. The bytes at off must not be in flight
+// WriteAt implements io.WriterAt: it copies b to the GPU's memory. No bytes that it overwrites may be in flight
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.ErrShortWrite, func(b []byte, pos uint64) error {
@@ -45,15 +46,15 @@ func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	})
 }
 
-// ReadAt implements io.ReaderAt, for a frag while its token is held.
+// ReadAt implements io.ReaderAt. A received frag must be read while its token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
 	return m.access(b, off, io.EOF, func(b []byte, pos uint64) error {
 		return m.d.memory.Get(context.Background(), b, m.Buffer, pos)
 	})
 }
 
-// access calls f with the part of b that fits into the memory from off on. If that is not all of b, the error
-// is short.
+// access calls f with the part of b that fits into the memory from off on. If that is not all of b and f succeeds, the
+// error is short.
 func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, pos uint64) error) (int, error) {
 	size := m.Buffer.Size()
 	if off < 0 || uint64(off) > size {

@@ -1,8 +1,8 @@
 // Package access decides who may use a socket of `vnic serve`: vnic's user and root, and with [ForGroup]
 // members of the group that owns the socket's file.
 //
-// The kernel checks the file's mode and group when a process connects (unix(7)). The package does not check
-// the peer's groups again (SO_PEERGROUPS), only that the file still has its group and a mode that gives other
+// The kernel checks the file's mode and group when a process connects (unix(7)). With ForGroup the package does not
+// check a peer's groups again (SO_PEERGROUPS), only that the file still has its group and a mode that gives other
 // users no right.
 package access
 
@@ -24,14 +24,14 @@ import (
 // GroupMode is the mode of a socket that a group shares.
 const GroupMode = 0o660
 
-// Rule decides who may use a socket. The zero Rule admits vnic's user and root.
+// Rule decides who may use a socket. The zero Rule admits only this process's effective user and root.
 type Rule struct {
 	file  *os.File // the socket's file; nil: no group is admitted
 	group uint32
 }
 
-// ForGroup returns a Rule that also admits the members of a group, which must own the socket's file
-// at path. The caller closes the Rule.
+// ForGroup returns a Rule that also admits the members of a group. The socket's file at path must belong to the group,
+// and have no permission bits besides GroupMode, else the error says why. The caller closes the Rule.
 func ForGroup(path string, group int) (Rule, error) {
 	f, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -45,7 +45,7 @@ func ForGroup(path string, group int) (Rule, error) {
 	return r, nil
 }
 
-// Close closes the socket's file.
+// Close closes the Rule's descriptor of the socket's file, if it has one.
 func (r Rule) Close() error {
 	if r.file == nil {
 		return nil
@@ -53,7 +53,8 @@ func (r Rule) Close() error {
 	return r.file.Close()
 }
 
-// Check returns the peer, empty if the kernel does not report it, and why it may not use the socket, or "".
+// Check returns conn's peer, empty if the kernel does not report it, and why the peer may not use the socket; why is ""
+// if it may.
 func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 	peer, err := scm.Peer(conn)
 	if err != nil {
@@ -71,8 +72,8 @@ func (r Rule) Check(conn *net.UnixConn) (peer *unix.Ucred, why string) {
 
 const retry = time.Second
 
-// Accept calls serve, which takes the connection over, for each connection to l, until ctx ends or l is
-// closed.
+// Accept accepts connections to l until ctx ends or l is closed, and calls serve for one after another. serve owns its
+// connection. Accept does not close l.
 func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn)) {
 	defer context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })()
 	for {
@@ -94,7 +95,8 @@ func Accept(ctx context.Context, l *net.UnixListener, serve func(*net.UnixConn))
 	}
 }
 
-// changed describes how the file differs from the group's socket; "": it does not.
+// changed returns why the file does not admit the group: the file is no socket, has another group or permission bits
+// besides GroupMode, or cannot be examined. "": none of these.
 func (r Rule) changed() string {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -116,10 +118,10 @@ func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }
 
 const maxTold = 16
 
-// Told remembers which users, or processes, were logged. It is for one goroutine at a time.
+// Told remembers which users, or processes, were logged, by their ids. It is for one goroutine at a time.
 type Told struct{ users map[uint32]bool }
 
-// First reports whether to log a user: true at the first call with each of the first maxTold users.
+// First reports whether to log a user (or a process): it is true at the first call with each of the first maxTold ids.
 func (t *Told) First(uid uint32) bool {
 	if t.users[uid] || len(t.users) == maxTold {
 		return false

@@ -59,7 +59,8 @@ func TestTold(t *testing.T) {
 	testkit.Equal(t, "lines", n, maxTold)
 }
 
-// Accept ends with ctx, and if its listener is closed.
+// Accept ends with ctx, and if its listener has been closed. The zero Rule admits a peer of the test's user, and none
+// on a closed connection.
 func TestAcceptAndCheck(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	listen := func() *net.UnixListener {

@@ -1,12 +1,12 @@
 // Package agent implements both ends of the results channel of a vnic guest: JSON lines (package jsonlines)
 // in both directions over a serial port or a virtio port.
 //
-// In the guest, [Serve] answers requests by the operations that packages have registered, each in a goroutine
-// of its own. On the host, a [Client] sends the requests.
+// In the guest, [Serve] answers requests by the operations that packages have registered, and runs each request's
+// operation in a goroutine of its own. On the host, a [Client] sends the requests.
 //
 // The first message of each end has its versions of vnic and of the protocol. An end refuses messages of another
-// version of the protocol, but a guest lets any host power it off. The host does not trust a guest: malformed
-// lines are dropped and counted.
+// version of the protocol, but a guest lets any host power it off. The host does not trust a guest: it drops malformed
+// lines, and counts them.
 package agent
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	EventBoot  = "boot"  // init is done
+	EventBoot  = "boot"  // init has set the guest up, and starts the agent next
 	EventPanic = "panic" // init, or the agent's process, failed; args are a Panic
 )
 
@@ -37,13 +37,13 @@ type Config struct {
 	// all nodes except node 0 are GPU memory: programs take memory from node 0
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
-	Extra  map[string]string `json:"extra,omitempty"`  // settings that operations read
+	Extra  map[string]string `json:"extra,omitempty"`  // settings for operations (EnvOf)
 	Alone  *Alone            `json:"alone,omitempty"`  // set: no results channel
 	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host at boot; 0: 1
 }
 
 // Alone is the program of a guest without a results channel. The guest configures its network, runs the
-// program on its console and powers off.
+// program on its console, and powers off when the program has ended.
 type Alone struct {
 	Path   string   `json:"path"` // looked up in PATH of Env if it has no slash
 	Args   []string `json:"args"`
@@ -51,11 +51,11 @@ type Alone struct {
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // interactive: a person uses it
 	Driver string   `json:"driver"`          // the kernel driver of the guest's interfaces
-	// programs drive the last interface's NIC themselves, with package devmem
+	// programs drive the last interface's NIC themselves, without the kernel's driver
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
-// ReadConfig reads the Config from ConfigPath; if the file is missing, it returns the zero Config.
+// ReadConfig reads the Config from ConfigPath; if the file is missing, it returns the zero Config and no error.
 func ReadConfig() (c Config, err error) {
 	b, err := os.ReadFile(ConfigPath)
 	if err == nil {
@@ -82,17 +82,17 @@ const (
 // Env describes the guest to its operations.
 type Env struct {
 	Config  Config   `json:"config"`
-	Modules []string `json:"modules"` // loaded by init, or built into the kernel
+	Modules []string `json:"modules"` // Config.Modules and their dependencies: loaded by init, or built into the kernel
 }
 
 // Panic are the args of EventPanic.
 type Panic struct {
-	Status string `json:"status"` // of the agent's process; "init" or "start": init failed
+	Status string `json:"status"` // of the agent's process; "init", "start": init failed, to set up or to run the agent
 	Output string `json:"output"` // the end of the agent's stderr, or init's error
 }
 
-// Op is an operation of the guest; its result is sent as JSON. ctx ends when the host cancels the operation
-// or [Serve] ends.
+// Op is an operation of the guest; [Serve] sends its result to the host as JSON. ctx ends when the host cancels the
+// operation, or Serve stops.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
 // Applet is a program inside the guest's single binary, run by its name. It returns the exit status.
@@ -111,7 +111,8 @@ func Register(name string, op Op) {
 	registry.ops[name] = op
 }
 
-// Decoded returns the operation that decodes its arguments from JSON, if there are any, and calls op.
+// Decoded returns the operation that decodes its arguments from JSON, and calls op with them; without arguments it
+// calls op with the zero A.
 func Decoded[A any](op func(ctx context.Context, args A) (any, error)) Op {
 	return func(ctx context.Context, raw json.RawMessage) (any, error) {
 		var args A
@@ -144,7 +145,7 @@ const ConsoleApplet = "vnic-console"
 
 const ownPrefix = "vnic-"
 
-// Tools returns the sorted names of the applets for users.
+// Tools returns the sorted names of the applets for users: the ones that do not begin with ownPrefix.
 func Tools() []string {
 	registry.Lock()
 	defer registry.Unlock()
@@ -166,7 +167,7 @@ const (
 	progressKey
 )
 
-// EnvOf returns the guest's Env from an operation's ctx.
+// EnvOf returns the guest's Env from an operation's ctx; from another ctx the zero Env.
 func EnvOf(ctx context.Context) Env {
 	e, _ := ctx.Value(envKey).(Env)
 	return e

@@ -267,7 +267,7 @@ func TestAgentOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// An agent refuses requests while maxRunning operations run.
+// An agent refuses a request while maxRunning operations run, and serves requests again when they have ended.
 func TestRequestsAtATimeAreBounded(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())

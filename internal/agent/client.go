@@ -12,7 +12,7 @@ import (
 // ErrClosed is the error of a results channel that ended without a more specific one.
 var ErrClosed = errors.New("results channel closed")
 
-// RemoteError is an operation's error in the guest. Its text has passed [Plain].
+// RemoteError is the error with which the agent answered a [Client]'s request. Its text has passed [Plain].
 type RemoteError = jsonlines.RemoteError
 
 // PanicError is the error of a results channel after EventPanic.
@@ -36,8 +36,9 @@ type Client struct {
 // Conn is a connection to the results channel.
 type Conn = jsonlines.Conn
 
-// NewClient takes ownership of conn. It reads conn until that ends, the agent has another version of the protocol (Err:
-// a version.Error), or EventPanic comes (Err: a *PanicError); otherwise Err is then ErrClosed.
+// NewClient takes ownership of conn. The Client reads conn until that ends, the agent has another version of the
+// protocol, or EventPanic comes. Then Err returns, in the order of these cases, ErrClosed, a version.Error, or a
+// *PanicError.
 func NewClient(conn Conn) *Client {
 	c := &Client{booted: make(chan struct{})}
 	c.Client = jsonlines.NewClient(conn, jsonlines.Options{Protocol: jsonlines.Protocol{Version: protocol,
@@ -46,7 +47,7 @@ func NewClient(conn Conn) *Client {
 	return c
 }
 
-// Booted returns a channel that is closed after [EventBoot].
+// Booted returns a channel that is closed when the first [EventBoot] has come.
 func (c *Client) Booted() <-chan struct{} { return c.booted }
 
 func (c *Client) event(m *jsonlines.Message) error {

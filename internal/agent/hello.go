@@ -23,14 +23,14 @@ type Hello struct {
 	Go        string   `json:"go"`
 	CPUs      int      `json:"cpus"`
 	MemTotal  uint64   `json:"mem_total"` // bytes
-	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
+	HugePages int      `json:"hugepages"` // reserved, of the kernel's default size: 2 MiB
 	BootMS    int64    `json:"boot_ms"`   // from the kernel's start to the agent's
 	UptimeMS  int64    `json:"uptime_ms"`
 	Modules   []string `json:"modules"`
 	PCI       []PCI    `json:"pci"`
 }
 
-// PCI is a device of the guest.
+// PCI is a PCI device of the guest.
 type PCI struct {
 	Addr   string `json:"addr"`
 	Vendor uint16 `json:"vendor"`
@@ -40,7 +40,7 @@ type PCI struct {
 	BARs   []BAR  `json:"bars,omitempty"`
 }
 
-// BAR is a resource of a PCI device.
+// BAR is a base address register of a PCI device, with memory or I/O ports behind it.
 type BAR struct {
 	Index int    `json:"index"`
 	Start uint64 `json:"start"`
@@ -53,7 +53,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 	return slices.DeleteFunc(slices.Clone(h.PCI), func(p PCI) bool { return p.Vendor != vendor || p.Device != device })
 }
 
-// started is the uptime in milliseconds when this process started.
+// started is the machine's uptime in milliseconds when this process started.
 var started = uptime()
 
 func init() {
@@ -115,7 +115,8 @@ func readHex(path string) uint64 {
 	return v
 }
 
-// parseResource parses the six BARs' lines "start end flags" of sysfs' "resource".
+// parseResource parses the first six lines, "start end flags", of sysfs' "resource", one for each BAR. It leaves out
+// unused BARs, and malformed lines.
 func parseResource(text string) []BAR {
 	var bars []BAR
 	for i, line := range strings.Split(text, "\n") {

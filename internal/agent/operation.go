@@ -25,7 +25,7 @@ func (o Operation[A, R]) Call(ctx context.Context, c *Client, args A) (R, error)
 	return o.CallProgress(ctx, c, args, nil)
 }
 
-// Do is Call for an operation without a result.
+// Do is Call without the result.
 func (o Operation[A, R]) Do(ctx context.Context, c *Client, args A) error {
 	_, err := o.Call(ctx, c, args)
 	return err

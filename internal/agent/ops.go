@@ -10,10 +10,10 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Run runs a program or an applet in the guest, and waits for its end.
+// Run runs a program of the guest, or a link to an applet, and waits for its end.
 var Run = NewOperation[Exec, ExecResult]("exec")
 
-// Exec names the program of Run.
+// Exec has the arguments of Run: the program with its arguments, and the bytes of its stdin.
 type Exec struct {
 	Args  []string `json:"args"`
 	Stdin string   `json:"stdin,omitempty"`
@@ -22,7 +22,7 @@ type Exec struct {
 // ExecResult is the result of Run, with the last execOutput bytes of each output, or fewer, so that their JSON has at
 // most maxText bytes.
 type ExecResult struct {
-	Status int    `json:"status"` // exit status; -1 = ended by a signal
+	Status int    `json:"status"` // exit status; -1: a signal ended the program
 	Stdout string `json:"stdout"`
 	Stderr string `json:"stderr"`
 }
@@ -34,7 +34,7 @@ const (
 
 var stretch = NewOperation[float64, None]("slow")
 
-// TellSlow raises a guest's time limits to this process's (package limits).
+// TellSlow raises a guest's limits.Slow to this process's, if that is larger.
 func TellSlow(ctx context.Context, c *Client) error {
 	ctx, cancel := context.WithTimeout(ctx, limits.Ask.Here())
 	defer cancel()
@@ -76,7 +76,7 @@ func end(b []byte) string {
 	}
 }
 
-// Tail is a writer that keeps the last Max bytes.
+// Tail is an io.Writer that keeps the last Max bytes.
 type Tail struct {
 	Max int
 	buf []byte
@@ -95,5 +95,5 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Bytes returns the stored bytes.
+// Bytes returns the stored bytes, valid until the next Write.
 func (t *Tail) Bytes() []byte { return t.buf }

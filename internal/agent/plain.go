@@ -11,7 +11,7 @@ func Obeyed(r rune) bool {
 }
 
 // Plain makes a guest's text printable on a terminal: it removes ESC with the characters [, ?, ; and digits after it
-// and one character more, other Obeyed characters, U+FFFD and invalid UTF-8. A tab becomes a space.
+// and one character more, all other Obeyed characters but tabs, U+FFFD and invalid UTF-8. A tab becomes a space.
 func Plain(s string) string {
 	var b strings.Builder
 	inEscape := false

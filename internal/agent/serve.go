@@ -13,33 +13,34 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// protocol is the version of the messages on the results channel, operations included. An end whose first message
-// has no version is refused.
+// protocol is the version of the messages on the results channel, operations included. A peer whose first message has
+// no version counts as one of another version.
 const protocol = 2
 
 const (
-	// MaxLine bounds a line in either direction. Requests are shorter: the guest's tty holds 64 KiB of unread
-	// bytes.
+	// MaxLine bounds a line in either direction, in bytes with its newline. maxRequest bounds a line from the host: the
+	// guest's tty drops bytes if too many are unread.
 	MaxLine    = 1 << 20
 	maxRequest = 32 << 10
-	maxRunning = 1 << 10 // operations of a guest at a time
+	maxRunning = 1 << 10 // bounds the operations that run in a guest at a time
 )
 
 const opPoweroff = "poweroff"
 
-// ErrBusy means that operations still ran limits.AgentStop after [Serve] cancelled them.
+// ErrBusy means that operations still ran limits.AgentStop after [Serve] had cancelled them.
 var ErrBusy = errors.New("operations did not end")
 
 type server struct {
 	out     *jsonlines.Writer
 	mu      sync.Mutex
-	running map[uint64]context.CancelFunc // under mu, by request id
+	running map[uint64]context.CancelFunc // under mu; cancels a running operation, by its request's id
 	wg      sync.WaitGroup
 }
 
-// Serve answers requests on rw until the host asks for power-off (nil), ctx ends, or rw fails; then it
-// cancels the operations. If some do not end in time, its error wraps ErrBusy. If rw has no SetReadDeadline,
-// the end of ctx does not end a read.
+// Serve answers requests on rw until the host asks for power-off, ctx ends, or rw ends or fails; then it cancels the
+// operations. After a power-off that it could answer, Serve returns nil; after the end of ctx, ctx's error. If some
+// operations do not end in time, the error wraps ErrBusy. If rw has no SetReadDeadline, the end of ctx does not end a
+// read.
 func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	limits.Stretch(env.Config.Slow)
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, envKey, env))
@@ -126,8 +127,8 @@ func (s *server) start(ctx context.Context, m *jsonlines.Message) {
 	})
 }
 
-// WriteEvent writes an event line for the guest's init, after a newline: the agent may have died within a
-// line.
+// WriteEvent writes an event, for the guest's init, as a line to w; data becomes its args, unless it is nil. A newline
+// comes first, as the agent may have died within a line.
 func WriteEvent(w io.Writer, event string, data any) error {
 	m := &jsonlines.Message{Event: event}
 	var err error

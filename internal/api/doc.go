@@ -1,3 +1,3 @@
-// Package api lists the packages of this module that are API (packages.txt), and has the tests of the
-// README's promises under "Stability".
+// Package api lists the packages of this module that are API (packages.txt), and has tests of the README's
+// section "Stability".
 package api

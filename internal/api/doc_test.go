@@ -33,8 +33,8 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// The documentation of each API package states that it is API; that of each other importable package, or of a
-// package above it, that it is not.
+// The documentation of each API package states that it is API. The documentation of each other package that is neither
+// internal nor a program, or of a package above it, states that it is not API.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
@@ -79,7 +79,8 @@ func TestReadmeNamesTheAPI(t *testing.T) {
 	}
 }
 
-// notAPIButVisible lists packages that are not API although their paths allow other modules to import them.
+// notAPIButVisible lists packages that are not API although their paths allow other modules to import them, without the
+// ones in test, tools and docs.
 var notAPIButVisible = []string{"cmd/vnic", "gpumem", "guest-images", "stack"}
 
 func TestNothingElseCanBeImported(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// offence is a use of a non-API type in the exported API of a package.
+// offence is a use of a type of this module that is not API in the exported API of a package.
 type offence struct {
 	pos   token.Position
-	owner string // the exported identifier, such as "dma.Space.Add"
+	owner string // the identifier that leads to the type, such as "dma.Space.Add"
 	typ   string
 }
 
@@ -20,9 +20,9 @@ func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.owner, o.typ)
 }
 
-// offences lists the types of other packages of module that an importer of the checkout's packages can reach:
-// as types of constants, variables, parameters and results; by exported fields and methods, also of
-// unexported types; by type arguments, constraints and aliases.
+// offences lists uses of types of module's packages that are not in c.packages: the uses that an importer of the
+// packages in c.packages can reach, as types of constants, variables, parameters and results; by exported and embedded
+// fields and exported methods, also of unexported types; by type arguments, constraints and aliases.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {
@@ -87,7 +87,7 @@ func (p place) named(o *types.TypeName, args *types.TypeList) {
 	for a := range args.Types() {
 		p.typ(a)
 	}
-	if o.Pkg() == nil { // error, any
+	if o.Pkg() == nil { // predeclared, such as error
 		return
 	}
 	dir, ours := strings.CutPrefix(o.Pkg().Path(), p.module+"/")
@@ -124,7 +124,7 @@ func (p place) typ(t types.Type) {
 		p.typ(t.Results())
 	case *types.Struct:
 		for f := range t.Fields() {
-			if f.Exported() || f.Embedded() { // an embedded field's methods are promoted
+			if f.Exported() || f.Embedded() { // an embedded field's own fields and methods are promoted
 				p.placeAt(p.name+"."+f.Name(), f).typ(f.Type())
 			}
 		}

@@ -1,5 +1,5 @@
-// Package atexit has the process's list of cleanup functions for an exit without deferred functions: the
-// caller of os.Exit calls [Run] first.
+// Package atexit has the process's list of cleanup functions for an exit that skips deferred functions: before such
+// an os.Exit the program calls [Run].
 package atexit
 
 import "sync"
@@ -11,7 +11,7 @@ var (
 )
 
 // Register makes [Run] call f, unless done is called first. f must return soon, wait for no goroutine, and
-// not call this package.
+// call neither this package nor done.
 func Register(f func()) (done func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -25,7 +25,7 @@ func Register(f func()) (done func()) {
 	}
 }
 
-// Run calls the registered functions, and removes them from the list.
+// Run calls the registered functions, in no certain order, and removes them from the list.
 func Run() {
 	mu.Lock()
 	defer mu.Unlock()

@@ -1,9 +1,9 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
 // As process 1 the program sets the guest up, starts itself again as the agent, and powers off when the agent
-// has ended: so it can report an agent that died. In a guest without a results channel (agent.Alone) it
-// starts the console's applet instead. Operations and applets must be registered with package agent before
-// [Main] is called.
+// has ended, or if a step fails. It is another process than the agent so that it can report an agent that died. In a
+// guest without a results channel (agent.Alone) it starts the console's applet instead of the agent. Operations and
+// applets must be registered with package agent before [Main] is called.
 package boot
 
 import (
@@ -16,7 +16,8 @@ import (
 
 const agentName = "vnic-agent"
 
-// Main is the program's main function; it returns the exit status. As process 1 it does not return.
+// Main is the program's main function; it returns the exit status. As process 1, if args[0] names no applet, it does
+// not return.
 func Main(args []string) int {
 	name := filepath.Base(args[0])
 	if applet, ok := agent.LookupApplet(name); ok {

@@ -15,10 +15,11 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// openResults opens the results channel as a blocking file, which this process's Go runtime does not poll: only the
-// agent, a process that inherits the descriptor, may poll it. With two pollers, messages can stay unseen: a poll
-// removes the message from the port's queue, and the message's interrupt then finds nothing and wakes nobody (Linux
-// drivers/char/virtio_console.c, port_has_data, and drivers/virtio/virtio_ring.c, vring_interrupt).
+// openResults opens the results channel: the virtio port if c.Port is set and the port works, else the serial line. It
+// opens a blocking file, which this process's Go runtime does not poll: only the agent, a process that inherits the
+// descriptor, may poll it. With two pollers, messages can stay unseen: a poll removes the message from the port's
+// queue, and the message's interrupt then finds nothing and wakes nobody (Linux drivers/char/virtio_console.c,
+// port_has_data, and drivers/virtio/virtio_ring.c, vring_interrupt).
 func openResults(c *agent.Config) (*os.File, error) {
 	if c.Port {
 		f, err := openPort("/", agent.PortName)
@@ -30,13 +31,14 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// openPort waits up to limits.ResultsPort for the virtio port and for its other end (Linux
-// drivers/char/virtio_console.c).
+// openPort waits up to limits.ResultsPort, in all, for the virtio port of this name and for the host to open its end
+// (Linux drivers/char/virtio_console.c). Without the kernel's driver it fails at once.
 func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
 	}
-	for end := time.Now().Add(limits.ResultsPort.Here()); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no event
+	// sysfs sends no inotify event for a new port
+	for end := time.Now().Add(limits.ResultsPort.Here()); ; time.Sleep(10 * time.Millisecond) {
 		names, _ := filepath.Glob(filepath.Join(root, "sys/class/virtio-ports/*/name"))
 		for _, n := range names {
 			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
@@ -49,8 +51,8 @@ func openPort(root, name string) (*os.File, error) {
 	}
 }
 
-// connected opens a port and waits, at most until end, for its other end: before, a read returns the end of
-// the file.
+// connected opens a port, and waits, at most until end, until the host has opened its end: before that, a read returns
+// the end of the file. The file that it returns is blocking.
 func connected(path string, end time.Time) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -85,7 +87,7 @@ func openChannel(path string) (_ *os.File, err error) {
 	}
 	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err == nil {
-		// As cfmakeraw(3) does; and CLOCAL and CREAD.
+		// The flags are set as by cfmakeraw(3); CLOCAL and CREAD are set besides.
 		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
 		t.Oflag &^= unix.OPOST
 		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN

@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// The agent's descriptors: the results channel, and a pipe with its agent.Env as JSON.
+// The agent process's descriptors: the results channel, and a pipe from which it reads its agent.Env as JSON.
 const (
 	channelFD = 3
 	envFD     = 4
@@ -29,7 +29,8 @@ const (
 
 const panicOutput = 16 << 10
 
-// runInit is process 1, and powers the machine off at its end.
+// runInit does the work of process 1: it sets the guest up, and waits for the agent or for the console's applet. It
+// powers the machine off at its end.
 func runInit() {
 	defer powerOff()
 	say(mounts())
@@ -153,7 +154,7 @@ func setUp() (agent.Env, error) {
 	return env, err
 }
 
-// keepToNode0 makes all threads of this process, and processes that they start, take memory from NUMA node 0
+// keepToNode0 makes all threads of this process, and processes that they start later, take memory from NUMA node 0
 // only.
 func keepToNode0() error {
 	var mask unix.CPUSet
@@ -168,9 +169,9 @@ func keepToNode0() error {
 	return nil
 }
 
-// reserve reserves huge pages. The kernel silently reserves fewer if memory is short, or if a signal comes,
-// as the Go runtime's do (mm/hugetlb.c, set_max_huge_pages). So reserve tries again, until it has all pages
-// or ten tries have added none. A kernel without huge pages is no error.
+// reserve reserves n huge pages, on node 0 if node0 is set. The kernel silently reserves fewer if memory is short, or
+// if a signal comes, as from the Go runtime (mm/hugetlb.c, set_max_huge_pages). So reserve tries again, until it has
+// all pages or ten tries in all have added none. If the kernel has no huge pages, reserve returns nil.
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loader loads modules from a flat directory. NAME.ko, or NAME.ko.zst, is a module; NAME.needs has the
-// names of the modules on which it depends, one a line.
+// loader loads kernel modules from a flat directory. NAME.ko, or NAME.ko.zst, is a module; NAME.needs has the
+// names of the modules on which it depends, one a line. In NAME a "-" is written "_".
 type loader struct {
 	dir   string
 	done  map[string]bool
@@ -40,7 +40,8 @@ func (l *loader) load(names []string) error {
 	return nil
 }
 
-// insert returns nil if there is neither base.ko nor base.ko.zst: the module may be built into the kernel.
+// insert loads the module base.ko, else base.ko.zst. It returns nil also if there is neither file, as the module may be
+// built into the kernel, and if the module is loaded already.
 func insert(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

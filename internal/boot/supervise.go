@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// superviseAgent runs this program as the agent, and reaps orphans meanwhile.
+// superviseAgent runs this program as the agent until that ends, and reaps orphans meanwhile. It returns the agent's
+// status and the last panicOutput bytes of its stderr.
 func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {
 	er, ew, err := os.Pipe()
 	if err != nil {

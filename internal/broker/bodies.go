@@ -15,9 +15,9 @@ type (
 	none struct{}
 
 	socketIndex  uint32 // in Config.Connect
-	fileIndex    uint32 // in the answer to opKeep or opDraft
-	processIndex uint32 // in the answer to opOwn
-	memoryIndex  uint32 // in the answer to opMemory
+	fileIndex    uint32 // from the answer to opKeep or opDraft
+	processIndex uint32 // from the answer to opOwn
+	memoryIndex  uint32 // from the answer to opMemory
 
 	flow struct {
 		To         address
@@ -32,7 +32,7 @@ type (
 		Buffer         uint32
 	}
 
-	// resolver is a DNS server's address, and whether it is reached by UDP or by TCP.
+	// resolver is a DNS server's address, and whether to reach the server by UDP, or else by TCP.
 	resolver struct {
 		Address address
 		UDP     bool
@@ -51,7 +51,7 @@ type (
 	// draftFile names a file that opRename renames or opRemove removes.
 	draftFile struct {
 		Directory text
-		Temporary text // the file's name now; empty: it has none, and its descriptor comes with the request
+		Temporary text // the file's name now; empty: the file has none, and its descriptor comes with opDraft
 		Name      text
 	}
 
@@ -82,7 +82,7 @@ func (d *draftFile) check() error {
 	return errors.Join(d.Directory.check(), d.Temporary.check(), d.Name.check())
 }
 
-// isBase reports whether a name is one component of a path, not "." or "..".
+// isBase reports whether a name is one component of a path, other than "." and "..".
 func isBase(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }
@@ -96,10 +96,11 @@ func (p *processSignal) check() error {
 
 func (g *grant) check() error { return g.Path.check() }
 
-// text is a string, padded with zeros.
+// text is a string of less than unix.PathMax bytes, padded with zero bytes.
 type text [unix.PathMax]byte
 
-// toText makes a text, which check refuses if s is too long, or has a zero byte before another byte.
+// toText makes a text of s. The method check refuses the text if s has unix.PathMax bytes or more, or a zero byte
+// before another byte.
 func toText(s string) (t text) {
 	copy(t[:], s)
 	return t

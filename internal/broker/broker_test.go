@@ -138,7 +138,7 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
 }
 
-// keeps checks the size of a socket's receive buffer, which the kernel doubles (socket(7)).
+// keeps checks that the size of a socket's receive buffer was set to n bytes, which the kernel doubles (socket(7)).
 func keeps(t *testing.T, c *net.UDPConn, n int) {
 	t.Helper()
 	got := 0
@@ -151,8 +151,8 @@ func keeps(t *testing.T, c *net.UDPConn, n int) {
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
 
-// The broker sends the descriptor of a GPU's memory only at sockets, and only memory, that were named before
-// the seal.
+// The broker sends the descriptor of a GPU's memory to a process that connects to a socket that was named, with its
+// group and GroupMode, before the seal. After the seal it refuses further memory and sockets.
 func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -261,7 +261,8 @@ func TestDraftsGetTheirNames(t *testing.T) {
 	testkit.Equal(t, "left", strings.Join(left, " "), dir+"/.x.3 "+dir+"/kept "+dir+"/new "+dir+"/x")
 }
 
-// A UDP forward answers only addresses that have sent to it.
+// The relay of a UDP forward sends only to an address that has sent to the forward. OpenAnswer connects a socket only
+// to such an address.
 func TestRelayAnswersWhoAsked(t *testing.T) {
 	testkit.LeavesNothing(t)
 	addr := netip.MustParseAddrPort("127.0.0.1:0")
@@ -326,7 +327,7 @@ func TestRelayTellsWhatIsLost(t *testing.T) {
 	testkit.Equal(t, "some are lost", d.Lost() > 0, true)
 }
 
-// A call whose context has ended leaves no descriptor, and no call waits for a broker that has ended.
+// Calls whose context has ended leave no descriptor, and a call to a broker that has ended returns an error.
 func TestNobodyWaitsForABroker(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})

@@ -22,7 +22,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// Client is the confined process's end of the connection to its broker. It is safe for concurrent use.
+// Client is the confined process's end of the connection to its broker, also before the process is confined. It is safe
+// for concurrent use.
 type Client struct {
 	conn  *scm.Socket
 	child *proc.Child
@@ -38,7 +39,7 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	// ErrGone means that the broker has ended.
+	// ErrGone means that the broker has ended, or that the Client was closed.
 	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
 		"has ended")
 )
@@ -184,14 +185,15 @@ func (k *Client) ListenUDP(addr netip.AddrPort) (gateway.Datagrams, error) {
 	return &relayed{c: c, listen: netip.AddrPortFrom(addr.Addr(), port)}, nil
 }
 
-// Connect connects to the Unix socket Config.Connect[i].
+// Connect makes the broker connect to the Unix socket Config.Connect[i], and returns the connection.
 func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 	c, _, err := get[*net.UnixConn](ctx, k, opConnect, socketIndex(i))
 	return c, err
 }
 
-// OldMemory reports whether a process has mapped memfds whose names begin with prefix, which is also
-// Config.Memory, but not the memfd memory. The broker looks, or if k is nil this process.
+// OldMemory reports whether a process has mapped memfds whose names begin with prefix, but not the memfd memory. The
+// broker examines the process, with Config.Memory as the prefix; if k is nil, this process does. If memory is nil, or
+// the broker does not answer, the result is false.
 func (k *Client) OldMemory(pid int, memory *os.File, prefix string) bool {
 	var st unix.Stat_t
 	if memory == nil || unix.Fstat(int(memory.Fd()), &st) != nil {
@@ -204,7 +206,8 @@ func (k *Client) OldMemory(pid int, memory *os.File, prefix string) bool {
 	return err == nil && old
 }
 
-// Sharing returns dma.SharingOf's answer, as the broker sees it, or if k is nil this process.
+// Sharing returns the result of dma.SharingOf in the broker, or if k is nil in this process. If the broker does not
+// answer, it is dma.SharingUnknown.
 func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	if k == nil {
 		return dma.SharingOf(pid, dev, ino)
@@ -216,8 +219,9 @@ func (k *Client) Sharing(pid int, dev, ino uint64) dma.Sharing {
 	return s
 }
 
-// Keep names a file to the broker, before [Client.Confine]. Later, remove makes the broker remove the file if
-// it has not changed, and with dir also its directory, if that is empty then.
+// Keep names an existing file to the broker; it must be called before [Client.Confine]. Later, remove makes the broker
+// remove the file if its name still leads to it and it has not changed, and if dir is set also its directory, if that
+// is empty then.
 func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {
@@ -230,9 +234,10 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 	return later(k, opRemove, i), nil
 }
 
-// Draft names a draft file to the broker, before [Client.Confine]. Later, rename makes the broker rename the
-// draft to name; remove makes it remove a draft that still has its temporary name. temp is the draft's path
-// now, in name's directory; "": the draft has no name, and f is open.
+// Draft names a draft file to the broker; it must be called before [Client.Confine]. Later, rename makes the broker
+// give the draft its name, in place of an existing file; remove makes it remove a draft that still has its temporary
+// name. name is an absolute path. temp is the draft's path now, in name's directory; "": the draft has no name, and f
+// is its open file.
 func (k *Client) Draft(f *os.File, temp, name string) (rename, remove func() error, err error) {
 	var fds []int
 	dir, base := filepath.Split(name)
@@ -255,9 +260,9 @@ func later[Q any](k *Client, r request[Q, none], q Q) func() error {
 	}
 }
 
-// Own names a child process to the broker, before [Client.Confine]. signal makes the broker send it SIGTERM
-// or SIGKILL; SIGKILL goes to the process group that the child leads, if the kernel supports that (Linux
-// 6.9).
+// Own names a child process to the broker; it must be called before [Client.Confine]. signal makes the broker send the
+// child SIGTERM or SIGKILL; other signals are EINVAL. SIGKILL goes to the process group that the child leads, if there
+// is one and the kernel supports that (Linux 6.9), else to the child.
 func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -277,8 +282,8 @@ func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
 	}, nil
 }
 
-// Monitor passes the socket of a QEMU's monitor to the broker, before [Client.Confine], and returns another
-// one, through which only the commands in Config.Monitor reach the QEMU. The caller closes monitor.
+// Monitor passes the socket of a QEMU's monitor to the broker; it must be called before [Client.Confine]. It returns
+// another socket, through which only the commands in Config.Monitor reach the QEMU. The caller closes both.
 func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -292,9 +297,10 @@ func (k *Client) Monitor(monitor net.Conn) (instead net.Conn, err error) {
 	return instead, nil
 }
 
-// Give makes the broker send descriptors of a GPU's memory to those who connect to l, whose path is path: members
-// of a group, vnic's user and root. It must be called before [Client.Confine]. The caller still owns l and memory,
-// and closes l.
+// Give makes the broker send a descriptor of a GPU's memory to each process that connects to l, which listens at path,
+// if access.Rule admits the process: members of group, vnic's user and root. Give must be called before
+// [Client.Confine].
+// The caller still owns l and memory; when it closes them, the broker goes on.
 func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group int) error {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -317,7 +323,8 @@ func soon() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), limits.Broker.Here())
 }
 
-// State returns the mode of [Client.Confine] and [Client.Refused]; "" and 0 before Confine has succeeded.
+// State returns the mode that [Client.Confine] got, and the result of [Client.Refused]; "" and 0 before Confine has
+// succeeded.
 func (k *Client) State() (mode string, refused uint64) {
 	if m := k.mode.Load(); m != nil {
 		return *m, k.Refused()
@@ -325,15 +332,17 @@ func (k *Client) State() (mode string, refused uint64) {
 	return "", 0
 }
 
-// Refused returns how many system calls of this process seccomp has refused, or in mode Log seccomp and Landlock
-// would have refused, as counted by the broker.
+// Refused returns how many system calls of this process the broker has counted: in mode On calls that seccomp has
+// refused, in mode Log calls that seccomp or Landlock would have refused. If the broker does not answer, it is 0.
 func (k *Client) Refused() uint64 {
 	n, _ := opRefused.quick(k, none{})
 	return n
 }
 
-// Guard returns a context that ends with [ErrGone] and the reason if the broker ends: without a broker a confined
-// process can neither open connections nor end its QEMUs. Call cancel before [Client.Close].
+// Guard returns a context that ends when ctx ends, when cancel is called, or when the broker ends: without a broker a
+// confined process can neither open connections nor end its QEMUs. If the broker has ended, the context's cause wraps
+// [ErrGone], and the broker's exit error if there is one. A nil Client has no broker that could end. Call cancel before
+// [Client.Close].
 func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
 	guarded, end := context.WithCancelCause(ctx)
 	if k == nil {
@@ -356,7 +365,8 @@ func (k *Client) gone() error {
 	return ErrGone
 }
 
-// Close ends the broker, and waits for its end, limits.Broker at most. Close of a nil Client does nothing.
+// Close closes the connection, which ends the broker, and waits for the broker's end, limits.Broker at most; after that
+// it returns an error. Close of a nil Client does nothing.
 func (k *Client) Close() error {
 	if k == nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// caller names the environment variable that makes the test's program measure a system call: the sandbox's
-// mode, the call's name in datapath, and a count.
+// caller is the environment variable that makes the test's program measure a system call (measure). Its value is the
+// sandbox's mode, the call's name in datapath, and a count.
 const caller = "VNIC_TEST_CALLER"
 
 func datapath() (map[string]func() error, error) {
@@ -43,7 +43,8 @@ func datapath() (map[string]func() error, error) {
 	}, err
 }
 
-// measure prints the time of a call in ns, the minimum of the means of ten runs.
+// measure prints the time of one call of a function of datapath in ns: each of ten runs has a mean, and the time is
+// the least of the ten means. The parameter has the form of the value of caller.
 func measure(what string) error {
 	words := strings.Fields(what)
 	n, err := strconv.Atoi(words[2])

@@ -11,14 +11,14 @@ import (
 	"vnic.dev/vnic/internal/outfile"
 )
 
-// kept is a file that the process has named, to have it removed or renamed later.
+// kept is a file that the broker's client has named by opKeep or opDraft, for a later opRemove or opRename.
 type kept struct {
 	dir   *os.File
 	name  string      // the file's name in dir; "": a draft without a name
-	st    unix.Stat_t // the file that had the name then
+	st    unix.Stat_t // the file that had the name then; zero: the draft had no name
 	to    string      // the name that a draft gets; "": it is no draft
-	draft *os.File    // a draft without a name
-	path  string      // path of the directory, if it is to be removed with the file
+	draft *os.File    // the draft, if it had no name; else nil
+	path  string      // path of the directory, if opRemove also removes that; else ""
 }
 
 func (s *server) keep(q keptFile) (fileIndex, error) {
@@ -58,8 +58,8 @@ func (s *server) hold(dir string, k kept) (i fileIndex, err error) {
 	return fileIndex(len(s.kept) - 1), nil
 }
 
-// same reports whether the file that the process named still has the name, and unless it is a draft, has not
-// changed.
+// same reports whether the file that the process named still has the name, and unless it is a draft, its old time of
+// modification.
 func (k *kept) same() bool {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(k.dir.Fd()), k.name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// Gate makes the starters of this process's QEMUs wait until every QEMU has started and the function that confines
-// the process has returned: this process maps no guest's memory before.
+// Gate makes the goroutines that start this process's QEMUs wait (Pass) until every QEMU has started and the function
+// that confines the process has returned: this process maps no guest's memory before.
 type Gate struct {
 	broker  *Client
 	confine func() error
@@ -17,16 +17,18 @@ type Gate struct {
 	err     error         // result of confine; set before open is closed
 
 	mu   sync.Mutex
-	left int // QEMUs to come
+	left int // under mu; QEMUs that the broker does not have so far, with their monitors
 }
 
-// NewGate makes a Gate for n QEMUs. When all have started, [Gate.Pass] calls confine.
+// NewGate makes a Gate for n QEMUs. When all have started, the last call of [Gate.Pass] calls confine.
 func NewGate(k *Client, n int, confine func() error) *Gate {
 	return &Gate{broker: k, confine: confine, open: make(chan struct{}), left: n}
 }
 
-// Pass is a qemu.Started, called once for each QEMU. Unless it fails before, it waits until the calls for all QEMUs
-// have come as far and confine has returned, or ctx ends.
+// Pass is a qemu.Started, called once for each QEMU. It names the QEMU to the broker ([Client.Own], [Client.Monitor]),
+// closes monitor, and waits until the calls for all QEMUs have come as far and confine has returned, or ctx ends. If
+// Own or Monitor fails, Pass returns the error, and leaves monitor open. If confine fails, each waiting call returns
+// its error.
 func (g *Gate) Pass(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
 	instead net.Conn, err error) {
 	if signal, err = g.broker.Own(pid); err != nil {

@@ -60,7 +60,7 @@ func start() error {
 	return k.Close()
 }
 
-// A confined process ends its children through its broker, and cannot send signals itself.
+// A confined process ends its child through its broker, which sends no SIGSTOP, and cannot kill the child itself.
 func TestConfinedProcessEndsItsOwn(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), starter+"=1")
@@ -70,7 +70,8 @@ func TestConfinedProcessEndsItsOwn(t *testing.T) {
 		"SIGKILL by itself: true\nSIGSTOP by the broker: true\nended: signal: killed\n")
 }
 
-// The broker signals only processes that were named before the seal.
+// The broker signals a process that was named before the seal, only with SIGTERM and SIGKILL, and refuses to take
+// processes and monitors after the seal.
 func TestOnlyOwnProcessesAreSignalled(t *testing.T) {
 	testkit.LeavesNothing(t)
 	k := both(t, Config{Mode: On})
@@ -142,7 +143,8 @@ func TestMonitorGetsListedCommands(t *testing.T) {
 	testkit.OK(t, m.Close())
 }
 
-// Callers of Pass wait until the last one has called it and the process is confined.
+// Callers of Pass wait until the last one has called it and confine has returned; all get confine's error. Pass also
+// returns when its context ends.
 func TestGateWaitsForTheLast(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, want := range []error{nil, unix.EPERM} {

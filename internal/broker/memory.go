@@ -6,8 +6,8 @@ import (
 	"vnic.dev/vnic/internal/procmaps"
 )
 
-// oldMemory reports whether a process has mapped memfds whose names begin with prefix, but not the memfd with this
-// device and inode, as far as procmaps.Read reads its list.
+// oldMemory reports whether a process has mapped memfds whose names begin with prefix, but none of these with this
+// device and inode, as far as procmaps.Read reads the process's list of mappings.
 func oldMemory(pid int, dev, ino uint64, prefix string) (old bool) {
 	hasOwn := false
 	procmaps.Read(pid, func(m *procmaps.Mapping) bool {

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// maxCommand bounds a command line with its newline, in bytes.
+// maxCommand bounds a line with a command and its newline, in bytes. A longer line ends the relay.
 const maxCommand = 4 << 10
 
 func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
@@ -34,14 +34,16 @@ func (s *server) monitor(ctx context.Context, c *call, _ none) (none, error) {
 	return none{}, nil
 }
 
-// unplug is the only command with an argument: the name of a device, which begins with devicePrefix.
+// unplug is the only command that the relay passes with an argument: the name of a device, which begins with
+// devicePrefix.
 const (
 	unplug       = "device_del"
 	devicePrefix = "dev-"
 )
 
-// relayCommands passes commands of the process to a QEMU's monitor if allowed lists them (QEMU
-// docs/interop/qmp-spec.rst), and drops others. It passes everything from the monitor to the process.
+// relayCommands passes the process's commands to a QEMU's monitor if allowed lists them (QEMU
+// docs/interop/qmp-spec.rst), and drops others. It passes all bytes from the monitor to the process. When either
+// connection ends, it closes both; it returns when it has closed process.
 func relayCommands(monitor, process net.Conn, allowed []string) {
 	go func() {
 		defer monitor.Close()

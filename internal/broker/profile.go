@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/confine"
 )
 
-// paths are what Landlock lets a confined process open, for reading.
+// paths are the files and directories that Landlock lets a process confined in mode On open, for reading.
 var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
@@ -17,7 +17,7 @@ var paths = []confine.Path{
 		"(or -race): how many arenas, when it has eight"},
 }
 
-// Calls are system calls that a process may make in addition to the result of the function calls.
+// Calls are system calls that a confined process may make in addition to the ones that the function calls returns.
 type Calls []confine.Call
 
 // Terminal has the calls for a process that uses a terminal. TIOCSTI, which puts characters into a terminal's
@@ -29,8 +29,8 @@ var Terminal = Calls{
 		Why: "whether it is another process's now"},
 }
 
-// InProcess has the calls for a process that drives NICs itself. Its sockets must be connected before Confine: by
-// sendmsg, which is allowed, a UDP socket that is not could send anywhere.
+// InProcess has the calls for a process that drives NICs itself. The process must not keep an unconnected UDP socket
+// after Confine: by sendmsg, which InProcess allows, it could send datagrams to any address.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
 	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
@@ -38,13 +38,13 @@ var InProcess = Calls{
 	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
-// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In
-// mode On Confine forbids them at its end, unless more has them: the number of the broker's descriptor could later
-// be another socket's.
+// handover has the calls that Confine needs to send seccomp's listener to the broker, and to forbid calls. In mode On
+// Confine forbids them at its end, except calls that its parameter more has without conditions: the number of the
+// broker's descriptor, with which sendmsg is allowed until then, could later be another socket's.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
 
-// calls returns the calls that each confined process may make, the ones in handover only until Confine ends; broker
-// is its descriptor of the broker's socket.
+// calls returns the calls that each confined process may make, in mode On the ones in handover only until Confine ends.
+// pid is the process's id, and broker its descriptor of the socket to the broker.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{

@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// callsArch are system calls that not all architectures have.
+// callsArch are calls of the function calls that amd64 has and arm64 does not.
 var callsArch = []confine.Call{
 	{Nr: unix.SYS_POLL, Name: "poll", Why: "nic, vfiouser: whether an eventfd is full"},
 }

@@ -12,20 +12,20 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// maxSenders bounds the senders that a relay remembers. When one more comes, the relay keeps the senders of
-// about the last maxSenders/2 datagrams.
+// maxSenders bounds the senders that a relay remembers. When a datagram of one more comes, the relay forgets the
+// others, except for the senders of about the last maxSenders/2 datagrams.
 const maxSenders = 4096
 
 // relay carries datagrams between the confined process and a UDP socket of the broker for a forward of the
-// gateway. The process may send only to addresses whose datagrams the relay remembers. A message is an
-// address and a datagram; the broker's messages with a zero address have the number of datagrams that the
-// socket has lost.
+// gateway. The process may send only to senders that the relay remembers. A message is a datagram after the address of
+// its sender or receiver. A message of the broker with an unspecified address has instead of a datagram the number of
+// datagrams that the socket has lost so far, as 8 bytes, little-endian.
 type relay struct {
 	host    gateway.Datagrams
 	process *net.UnixConn
 
 	mu   sync.Mutex
-	seen map[netip.AddrPort]uint64 // number of the sender's last datagram
+	seen map[netip.AddrPort]uint64 // by sender: turn at its last datagram
 	turn uint64
 }
 
@@ -78,7 +78,7 @@ func (l *relay) run() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // such as an ICMP error in reply to an answer
+		if err != nil { // such as an ICMP error in reply to a datagram that answer sent
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -112,7 +112,7 @@ func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
 		if err != nil {
 			return 0, netip.AddrPort{}, err
 		}
-		if n < addrLen { // the broker's end is closed
+		if n < addrLen { // 0 when the broker's end is closed
 			return 0, netip.AddrPort{}, net.ErrClosed
 		}
 		from := address(m[:addrLen]).addrPort()

@@ -86,7 +86,7 @@ func TestBodiesAreChecked(t *testing.T) {
 	}
 }
 
-// The broker answers the next request after one with any operation and body.
+// The broker answers a request with any operation and body, and the next request after it.
 func FuzzRequests(f *testing.F) {
 	for op, e := range table {
 		f.Add(append(peer.Append(nil, requestHeader{Op: uint32(op)}), make([]byte, e.size)...))

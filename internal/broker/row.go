@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// The columns of the table of requests.
+// The types of columns of the table of requests.
 type (
 	when       int
 	descriptor int
@@ -30,7 +30,8 @@ const (
 	slow
 )
 
-// request is the client's part of a row: Q and A are the types of the request's and the answer's body.
+// request is the client's part of a row: the request's number. Q and A are the types of the request's and the answer's
+// body.
 type request[Q, A any] struct{ op uint32 }
 
 type entry struct {
@@ -42,7 +43,7 @@ type entry struct {
 	decode     func(body []byte) (task, error)
 }
 
-// task is a request whose body has been decoded.
+// task carries out a request whose body has been decoded, and returns the answer's body.
 type task func(s *server, ctx context.Context, c *call) ([]byte, error)
 
 // call has the descriptors of a request and of its answer.
@@ -51,14 +52,14 @@ type call struct {
 	out net.Conn // its descriptor goes with the answer, and then it is closed; nil: none
 }
 
-// table has the rows, by request number; maxRequest bounds the length of a request. Both are set before main
-// runs.
+// table has the rows, by request number; maxRequest is the length of the longest request, in bytes with its header. The
+// initialization of this package's variables sets both.
 var (
 	table      []entry
 	maxRequest int
 )
 
-// row adds a request to the table; its number is the index there.
+// row adds a request to the table; the request's number is the index there.
 func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, A]) request[Q, A] {
 	bind := func(body []byte) (task, error) {
 		q, err := decode[Q](body)
@@ -70,7 +71,7 @@ func row[Q, A any](name string, w when, d descriptor, p pace, handle handler[Q, 
 			if b := peer.Append(nil, a); len(b) <= maxBody {
 				return b, nil
 			}
-			return nil, unix.E2BIG // too many addresses
+			return nil, unix.E2BIG // only a list of addresses can be so long
 		}, err
 	}
 	size := binary.Size(*new(Q))
@@ -108,8 +109,8 @@ func (r request[Q, A]) message(id uint32, q Q) []byte {
 	return peer.Append(peer.Append(nil, requestHeader{r.op, id}), q)
 }
 
-// ask sends a request, with the descriptors fds, and waits for the answer. The caller owns fd, the answer's
-// descriptor; -1: none.
+// ask sends a request, with the descriptors fds, and waits for the answer until ctx ends or the broker has ended. The
+// caller owns fd, the answer's descriptor; -1: none.
 func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A, fd int, err error) {
 	got, err := k.ask(ctx, func(id uint32) []byte { return r.message(id, q) }, fds)
 	if err == nil {
@@ -118,7 +119,7 @@ func (r request[Q, A]) ask(ctx context.Context, k *Client, q Q, fds ...int) (a A
 	return a, got.fd, err
 }
 
-// quick is ask for a request of pace atOnce, and an answer without a descriptor.
+// quick is ask, with the timeout limits.Broker, for a request of pace atOnce with an answer that has no descriptor.
 func (r request[Q, A]) quick(k *Client, q Q, fds ...int) (A, error) {
 	ctx, cancel := soon()
 	defer cancel()

@@ -73,7 +73,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 			_ = unix.Close(fd)
 		}
 	}()
-	b := make([]byte, maxRequest+1) // one byte more: a longer message fails the check of its length
+	b := make([]byte, maxRequest+1) // one byte more: a message longer than maxRequest fails the check of its length
 	for {
 		var fds scm.FDs
 		n, err := s.conn.ReadFDs(b, &fds)
@@ -85,7 +85,8 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	}
 }
 
-// handle ignores a message that is shorter than a header. err is an error of the message's descriptors.
+// handle carries out the request in message b, or begins it if it is slow, and answers it. It ignores a message that is
+// shorter than a header. err is an error of the message's descriptors.
 func (s *server) handle(ctx context.Context, b []byte, fds *scm.FDs, err error) {
 	h, body, ok := header[requestHeader](b)
 	if !ok {
@@ -139,7 +140,8 @@ func (s *server) begin(ctx context.Context, id uint32, do task) {
 	})
 }
 
-// answer sends an answer, with the descriptor of out if out is not nil, and closes out.
+// answer sends an answer with err's errno (0: nil) and body, which is nil after an error. If out is not nil, out's
+// descriptor goes with the answer, and the function answer closes out.
 func (s *server) answer(id uint32, body []byte, out net.Conn, err error) {
 	b := append(peer.Append(nil, answerHeader{id, uint32(errnoOf(err))}), body...)
 	if out == nil {
@@ -276,7 +278,7 @@ func take[I ~uint32](list *[]int, most int, c *call) (I, error) {
 }
 
 func (s *server) signal(p processSignal) (none, error) {
-	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: the group that the child leads
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: to the process group that the child leads
 	sig := unix.Signal(p.Signal)
 	pidfd, err := element(s.owned, p.Process)
 	if err == nil && (sig != unix.SIGKILL || unix.PidfdSendSignal(pidfd, sig, nil, group) != nil) {
@@ -285,7 +287,8 @@ func (s *server) signal(p processSignal) (none, error) {
 	return none{}, err
 }
 
-// access.Rule decides who gets the descriptor.
+// give starts to send a descriptor of g.Memory to the processes that connect to the request's socket; access.Rule
+// decides which.
 func (s *server) give(ctx context.Context, c *call, g grant) (none, error) {
 	memory, err := element(s.memories, g.Memory)
 	if err != nil {

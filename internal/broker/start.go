@@ -24,7 +24,7 @@ import (
 
 const (
 	On  = "on"
-	Log = "log" // nothing is refused; calls that On would refuse are logged
+	Log = "log" // nothing is refused; the broker counts calls that On would refuse, and logs the first maxKinds kinds
 	Off = "off"
 )
 
@@ -36,25 +36,25 @@ func CheckMode(mode string) error {
 	return nil
 }
 
-// Config lists what a broker may do for its process.
+// Config has the sandbox's mode, and lists what a broker may do for its process.
 type Config struct {
 	Mode string
-	// As in gateway.Options.
+	// NAT, Policy and Forwards are as in gateway.Options.
 	NAT      bool
 	Policy   gateway.Policy
 	Forwards []gateway.Forward
 	Connect  []string // paths of the Unix sockets for Client.Connect
-	Memory   string   // OldMemory looks for memfds whose names begin with it
-	Monitor  []string // commands for QEMUs' monitors
+	Memory   string   // Client.OldMemory searches for memfds whose names begin with it
+	Monitor  []string // QMP commands that may reach QEMUs' monitors (Client.Monitor)
 }
 
-// argument makes this program a broker.
+// argument is the only argument of a broker, after the program's name.
 const argument = "__broker"
 
-// Is reports whether a process with these arguments is a broker.
+// Is reports whether a process with these arguments (as os.Args) is a broker.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
-// Start starts a broker for this process. The broker inherits descriptors without close-on-exec.
+// Start starts a broker for this process. The broker also inherits this process's descriptors without close-on-exec.
 func Start(c Config) (*Client, error) {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -85,7 +85,8 @@ func Start(c Config) (*Client, error) {
 // Main runs a broker, with its Config on standard input and the process's socket as descriptor 3, and returns
 // the exit status.
 func Main() int {
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // so that other processes of this user cannot read its memory
+	// Other processes of this user, without privileges, then cannot read the broker's memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	// The confined process needs the broker to end its QEMUs when systemd or pkill(1) signals all processes of
 	// vnic.
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
@@ -105,10 +106,11 @@ func Main() int {
 	return 0
 }
 
-// Confine forbids this process, in mode On, system calls that are neither in calls nor in more, at its end also the
-// calls in handover, and to open files outside of paths (profile.go). In mode Log it forbids nothing, and the broker
-// logs what mode On would forbid. Call Keep, Draft, Own, Monitor, Give and ListenUDP before. The warning names parts
-// of the sandbox that do not work on this machine.
+// Confine forbids this process, in mode On, to open files outside of paths, as far as the kernel has Landlock, and to
+// make system calls that are neither in calls nor in more; at its end it also forbids the calls in handover that more
+// does not have without conditions (profile.go). In mode Log it forbids nothing, and the broker counts and logs calls
+// that mode On would refuse. Callers pass no other mode. Call Keep, Draft, Own, Monitor, Give and ListenUDP before.
+// The warning names parts of the sandbox that do not work on this machine.
 func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // loads the time zone's file, which cannot be opened later
 	broker := -1
