@@ -37,7 +37,6 @@ type Config struct {
 	// all nodes except node 0 are GPU memory: programs take memory from node 0
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
-	Extra  map[string]string `json:"extra,omitempty"`  // settings for operations (EnvOf)
 	Alone  *Alone            `json:"alone,omitempty"`  // set: no results channel
 	Slow   float64           `json:"slow,omitempty"`   // limits.Slow of the host at boot; 0: 1
 }
