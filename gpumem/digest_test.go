@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// bigRig returns a GPU of n MiB with one buffer of the same size.
+// bigRig returns a GPU of n MiB, a registry with one buffer over its whole memory, and an engine.
 func bigRig(t testing.TB, n uint64) (*GPU, *Registry, *Engine) {
 	t.Helper()
 	files := dma.NewFiles()
@@ -41,7 +41,7 @@ func memory(t testing.TB, g *GPU, f func(b []byte)) {
 	}))
 }
 
-// naive computes the digest as its definition says.
+// naive computes the digest as the comment of Engine.Digest defines it.
 func naive(b []byte, extents []Extent) [32]byte {
 	var all, list []byte
 	for _, x := range extents {
@@ -93,7 +93,7 @@ func TestDigestFindsWhatIsWrong(t *testing.T) {
 	all := []Extent{{0, 33 << 20}}
 	digest := func() [32]byte { return testkit.Must(e.Digest(t.Context(), 0, all))(t) }
 	good := digest()
-	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in groups and in the rest
+	for _, place := range []int{0, 7 << 20, 16<<20 + 4096, 31<<20 - 1, 33<<20 - 1} { // in whole groups, and behind them
 		memory(t, g, func(b []byte) { b[place] ^= 0x10 })
 		if digest() == good {
 			t.Errorf("a flipped bit at %#x is not found", place)
@@ -139,14 +139,14 @@ func TestDigestIsRefused(t *testing.T) {
 	cancel(gone)
 	testkit.ErrorIs(t, testkit.Err(e.Digest(ctx, 0, []Extent{{0, 40 << 20}})), gone, "cancelled")
 
-	// Leave holes between buffers.
+	// Leave one page between two buffers unregistered.
 	reg.CloseAll()
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 0, 18<<20)))
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20+4096, 22<<20-4096)))
 	for _, x := range []Extent{{17 << 20, 2 << 20}, {10 << 20, 30 << 20}, {18 << 20, 1}} {
 		testkit.ErrorIs(t, testkit.Err(e.Digest(t.Context(), 0, []Extent{x})), syscall.EFAULT, fmt.Sprint(x))
 	}
-	// A group is not read across two buffers.
+	// Each extent is in one of three adjacent buffers; a piece may consist of parts in two of them.
 	testkit.OK(t, errOf(reg.RegisterBuffer(0, 18<<20, 4096)))
 	all := []Extent{{0, 18 << 20}, {18 << 20, 4096}, {18<<20 + 4096, 22<<20 - 4096}}
 	var want [32]byte

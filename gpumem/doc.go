@@ -4,9 +4,9 @@
 // On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset). A port has a
 // Registry of its guest's buffers, and an Engine whose jobs fill, copy, add and hash their bytes.
 //
-// In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive, and counts references to
-// the payload there. Tokens are the numbers by which a socket's user returns pieces of pages (Linux devmem TCP:
-// net/core/devmem.c).
+// In the guest, a Pool manages the 4 KiB pages of a buffer that is bound for receive, and counts the
+// references to each page. Tokens are the numbers by which a socket's user returns pages (Linux devmem TCP:
+// Documentation/networking/devmem.rst).
 //
 // FillPattern makes payload that does not occur by chance, for Audit to find.
 //

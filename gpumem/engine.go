@@ -19,31 +19,32 @@ type Status struct {
 	ID    uint64
 	Done  bool
 	Errno syscall.Errno // valid when the job is done; 0: success
-	Err   error         // the error behind Errno, for logs
-	Entry uint32        // index of the first entry that is not completely done
-	Bytes uint64        // number of bytes done
-	Sum   [32]byte      // result of SHA256
+	Err   error         // the error behind Errno, for logs; nil: none so far
+	Entry uint32        // number of table entries that are completely done; 0 for a job without a table
+	Bytes uint64        // bytes copied, written, added or hashed; after a fault, more may be done
+	Sum   [32]byte      // the hash, if a job of SHA256 has succeeded; else zero
 }
 
 // EngineOptions are options of NewEngine.
 type EngineOptions struct {
 	MaxJobs int // jobs at one time; 0 means 16
 	Keep    int // ended jobs that Poll knows; 0 means 256
-	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll waits for it: it must not wait
-	// for a caller of CancelAll.
+	// Done is called, if it is not nil, in a job's goroutine at its end. CancelAll and Reset wait
+	// for this call: Done must not wait for a goroutine that calls one of them.
 	Done func(Status)
-	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node (-1: unknown); a copy
-	// waits as long as its bytes need to cross them. nil: no delay.
+	// ToGuest and FromGuest return the links between a GPU and guest memory of a NUMA node (-1: unknown); a job
+	// that copies waits as long as its bytes need to cross them. A nil function or nil links mean no delay.
 	ToGuest, FromGuest func(gpu, node int) *shape.Route
 }
 
-// maxInHand is how many pieces may be in progress at a time.
+// maxInHand is how many pieces of an Engine's jobs and digests may be in progress at a time.
 const maxInHand = 2
 
-// Engine runs the jobs of one port (a guest's NIC). Several goroutines may call its methods.
+// Engine runs the jobs and digests of one port (a guest's NIC). Several goroutines may call its methods.
 //
 // A job works in pieces of at most 1 MiB, and enters the guest's address space and the registry anew for each
-// one. A removal waits for the pieces in progress; a job that needs more of that memory fails with EFAULT.
+// one. The removal of a region or buffer waits for the pieces in progress; the job of a later piece that needs
+// the removed memory fails with EFAULT.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
@@ -51,17 +52,17 @@ type Engine struct {
 	inHand   chan struct{} // has an element for each piece in progress
 
 	mu    sync.Mutex
-	last  uint64              // under mu: the last id; ids are not reused
+	last  uint64              // under mu: the last id of a job or digest; ids are not reused
 	jobs  map[uint64]*running // under mu: jobs that have not ended
 	alive map[*running]bool   // under mu: jobs that have not ended or are in their call of Done, and digests
-	ended []Status            // under mu: the last Keep ended jobs, oldest first
+	ended []Status            // under mu: the last Keep jobs that ended since Reset, oldest first
 
 	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables, reduced atomic.Uint64
 
-	copies [dma.MaxGPUs]struct{ to, from byNode } // bytes copied, by GPU
+	copies [dma.MaxGPUs]struct{ to, from byNode } // bytes copied to and from guest memory, by GPU
 }
 
-// running is a job or a digest that has not ended. A digest does not use all fields.
+// running is a job until the end of its goroutine, or a digest. A digest uses id, cancelled, bytes and gone.
 type running struct {
 	id        uint64
 	job       Job
@@ -74,12 +75,12 @@ type running struct {
 
 // EngineStats counts bytes, except Jobs and Failed; Hashed includes digests.
 type EngineStats struct {
-	Jobs, Failed                 uint64 // jobs that have ended, and how many of them failed
+	Jobs, Failed                 uint64 // jobs that have ended, and how many of them failed or were cancelled
 	Gathered, ToGuest, FromGuest uint64
 	Filled, Hashed, TableBytes   uint64
 }
 
-// NewEngine returns an engine for buffers and guest memory.
+// NewEngine returns an engine for the buffers of r and the guest memory of space.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
@@ -163,7 +164,7 @@ func (r *running) status() Status {
 
 func (e *Engine) release() { <-e.inHand }
 
-// Poll returns a job's status, or ENOENT if it is unknown.
+// Poll returns a job's status. ENOENT: there was no such job, or its status is forgotten (EngineOptions.Keep, Reset).
 func (e *Engine) Poll(id uint64) (Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,8 +177,8 @@ func (e *Engine) Poll(id uint64) (Status, error) {
 	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
 }
 
-// Cancel stops a job, and returns its status when it accesses no memory any more. The job's call of Done may
-// come later.
+// Cancel stops a job if it has not ended, waits until it accesses no memory any more, and returns what Poll returns.
+// The job's call of Done may come later.
 func (e *Engine) Cancel(id uint64) (Status, error) {
 	e.mu.Lock()
 	r := e.jobs[id]
@@ -189,7 +190,7 @@ func (e *Engine) Cancel(id uint64) (Status, error) {
 	return e.Poll(id)
 }
 
-// CancelAll stops all jobs and digests, and waits for their end, calls of Done included.
+// CancelAll stops the jobs and digests that have begun before it, and waits for their end, calls of Done included.
 func (e *Engine) CancelAll() {
 	e.mu.Lock()
 	var all []*running
@@ -214,8 +215,8 @@ func (e *Engine) Reset() {
 // byNode counts bytes by NUMA node: the index is 1 + the node, or 0 if it is unknown.
 type byNode [dma.MaxNodes + 1]atomic.Uint64
 
-// Copied returns how many bytes were copied from a GPU to a NUMA node's memory, and back; node is -1 for memory
-// whose node is unknown.
+// Copied returns how many bytes jobs have copied from a GPU to a NUMA node's memory, and from that memory to the GPU;
+// node is -1 for memory whose node is unknown.
 func (e *Engine) Copied(gpu, node int) (toGuest, fromGuest uint64) {
 	c := &e.copies[gpu]
 	return c.to[node+1].Load(), c.from[node+1].Load()

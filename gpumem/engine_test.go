@@ -20,7 +20,7 @@ const (
 	ramAt  = 0x1_0000_0000 // IOVA of the guest's RAM
 	ramLen = 4 << 20
 	gpuLen = 4 << 20
-	bufOff = 1 << 19 // where the only buffer begins
+	bufOff = 1 << 19 // offset of the only buffer in the GPU
 	bufLen = 3 << 20
 )
 
@@ -97,7 +97,7 @@ func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	}
 }
 
-// othersUntouched checks that GPU memory outside the buffer is unchanged.
+// othersUntouched checks that GPU memory outside the buffer is still zero.
 func (b *rig) othersUntouched() {
 	b.t.Helper()
 	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
@@ -142,7 +142,7 @@ func TestFillHashPoison(t *testing.T) {
 	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
-// Tables may be in RAM or in GPU memory.
+// The table of a copy to or from the guest may be in RAM or in GPU memory.
 func TestLists(t *testing.T) {
 	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
@@ -155,7 +155,7 @@ func TestLists(t *testing.T) {
 		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
 		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
 		if n <= 2 {
-			most = 5 << 18 // more than pieceLen, to need several pieces
+			most = 5 << 18 // more than pieceLen: an entry may need two pieces
 		}
 		// Gather's sources are in the lower half of the buffer, its destinations in the upper one.
 		const half = 3 << 19
@@ -214,7 +214,7 @@ func TestLists(t *testing.T) {
 	})
 }
 
-// A batch of copies crosses the links of the first known node.
+// Copied bytes are counted by node; for copies to two nodes in a batch, the engine asks for the links of the first.
 func TestCopiesAreCountedByNode(t *testing.T) {
 	var crossed []int
 	links := func(gpu, node int) *shape.Route {
@@ -256,7 +256,7 @@ func TestRefusedJobs(t *testing.T) {
 	wantErr(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
 }
 
-// endless returns a long job: 43690 entries of 1 MiB.
+// endless writes a table into the buffer, and returns a long job over it: 43690 entries of 1 MiB.
 func (b *rig) endless() Job {
 	const n = 1 << 20 / EntryLen
 	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))

@@ -12,7 +12,7 @@ import (
 
 // Options are options of NewGPU.
 type Options struct {
-	Name string // name of the memfd; empty: "vnic-gpuN"
+	Name string // name of the memfd; empty: "vnic-gpu" and the id
 }
 
 // GPU is the memory of one fake GPU. Several goroutines may call its methods.
@@ -23,11 +23,12 @@ type GPU struct {
 	region *dma.Region
 }
 
-// fallocStep is the most bytes of one fallocate: a signal undoes the call.
+// fallocStep is the most bytes of one fallocate: a call that a signal interrupts is undone.
 const fallocStep = 64 << 20
 
-// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd of
-// fixed size, on Linux 6.3 and newer never executable. Its pages are allocated.
+// NewGPU makes a GPU of size bytes, a positive multiple of 4 KiB; ids are 0 to dma.MaxGPUs-1. The memory is a memfd
+// of fixed size, on Linux 6.3 and newer never executable. Its pages are allocated. EINVAL: a bad id or size; ENOSPC:
+// not enough memory is available.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
@@ -107,7 +108,7 @@ func (g *GPU) File() *dma.File { return g.file }
 // Region returns the memory as a region, valid until Close.
 func (g *GPU) Region() *dma.Region { return g.region }
 
-// Close releases the memory. Nothing may use it any more.
+// Close unmaps the memory and closes the memfd. Nothing in this process may use the GPU any more.
 func (g *GPU) Close() error {
 	g.file.Close()
 	return unix.Close(g.fd)

@@ -27,7 +27,7 @@ func TestGPUMemoryIsSealedAndWhole(t *testing.T) {
 	wantErr(t, "another seal", errOf(unix.FcntlInt(uintptr(g.FD()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)), syscall.EPERM)
 	if seals, err := unix.FcntlInt(uintptr(g.FD()), unix.F_GET_SEALS, 0); err != nil {
 		t.Error(err)
-	} else if seals&unix.F_SEAL_EXEC != 0 { // Linux 6.3
+	} else if seals&unix.F_SEAL_EXEC != 0 { // Linux 6.3 and newer
 		wantErr(t, "made a program", unix.Fchmod(g.FD(), 0o777), syscall.EPERM)
 	}
 	var st unix.Stat_t

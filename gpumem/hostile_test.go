@@ -100,7 +100,7 @@ func TestMemoryGoesAway(t *testing.T) {
 			b.write(ramLen/2, bytes.Repeat(table(entry{bufOff, ramAt, 1 << 20}), n))
 			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
 			testkit.OK(t, err)
-			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // until the job is at work
+			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // until the job has copied bytes
 				if err != nil || s.Done {
 					t.Fatalf("%+v, %v", s, err)
 				}
@@ -117,7 +117,7 @@ func TestMemoryGoesAway(t *testing.T) {
 	}
 }
 
-// Another port's jobs continue.
+// Jobs fail that use the lost part of a truncated RAM; another port's job works.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
@@ -137,7 +137,7 @@ func TestTruncatedRAM(t *testing.T) {
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
 	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
-	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // the GPU still works
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // a job that needs no RAM works
 }
 
 // Invariant: gpumem: A job touches only the memory of its port's buffers and guest.

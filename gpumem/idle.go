@@ -6,13 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleThread makes a thread run with SCHED_IDLE until hurry is closed.
+// idleThread makes the thread of a goroutine run with SCHED_IDLE, from begin on until the first look after hurry is
+// closed.
 type idleThread struct {
 	hurry <-chan struct{} // nil: the thread is an ordinary one
 	idle  bool
 }
 
-// begin sets SCHED_IDLE, or, if that is not permitted, waits for hurry or stop.
+// begin sets SCHED_IDLE, or, if that is not permitted, waits until hurry or stop is closed.
 func (t *idleThread) begin(stop <-chan struct{}) {
 	runtime.LockOSThread() // the thread ends with the goroutine, as it is never unlocked
 	if t.idle = setPolicy(unix.SCHED_IDLE) == nil; t.idle {
@@ -24,7 +25,7 @@ func (t *idleThread) begin(stop <-chan struct{}) {
 	}
 }
 
-// look makes the thread an ordinary one once hurry is closed.
+// look makes an idle thread an ordinary one if hurry is closed.
 func (t *idleThread) look() {
 	if !t.idle {
 		return

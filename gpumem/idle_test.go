@@ -35,7 +35,7 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// A user may not be allowed to leave SCHED_IDLE (RLIMIT_NICE, sched(7)).
+// An unprivileged thread can leave SCHED_IDLE only if RLIMIT_NICE permits its nice value (sched(7)).
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))

@@ -17,32 +17,32 @@ import (
 type Op uint8
 
 const (
-	Fill          Op = 1 // writes the pattern of Seed from Stream on to [Off, Off+Len)
+	Fill          Op = 1 // writes the pattern of Seed, from its byte Stream on, to [Off, Off+Len)
 	Poison        Op = 2 // writes the byte Seed&0xff to [Off, Off+Len)
-	Gather        Op = 3 // table: Src and Dst are GPU offsets
-	CopyToGuest   Op = 4 // table: Src is a GPU offset, Dst an IOVA
-	CopyFromGuest Op = 5 // table: Src is an IOVA, Dst a GPU offset
+	Gather        Op = 3 // copies entries of the table; src and dst are GPU offsets
+	CopyToGuest   Op = 4 // copies entries of the table; src is a GPU offset, dst an IOVA
+	CopyFromGuest Op = 5 // copies entries of the table; src is an IOVA, dst a GPU offset
 	SHA256        Op = 6 // hashes [Off, Off+Len)
-	Reduce        Op = 7 // table: adds Src to Dst, both GPU offsets, as elements of type Seed
+	Reduce        Op = 7 // adds elements of type Seed at src to dst, for the entries of the table; both are GPU offsets
 )
 
 // Limits of a job and its parts.
 const (
 	MaxEntries = 1 << 20
-	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
-	pieceLen   = 1 << 20 // bytes of a piece
-	batchLen   = 256     // entries of a table that are read at a time
+	EntryLen   = 24      // bytes of an entry: {src u64, dst u64, len u32, zero u32}, little endian
+	pieceLen   = 1 << 20 // most bytes of a piece
+	batchLen   = 256     // most entries of a table that are read at a time
 )
 
 // Job is work for an engine. Each range of GPU offsets must lie in one buffer of the engine's port (a guest's
-// NIC). Entries are processed in their order; if source and destination of one overlap, but are not the same
-// range, the written bytes are unspecified.
+// NIC); the engine checks this piece by piece. Entries are processed in their order; if source and
+// destination of an entry overlap, but are not the same range, the written bytes are unspecified.
 type Job struct {
 	Op         Op
 	GPU        int    // the GPU that offsets refer to
 	Off, Len   uint64 // of Fill, Poison, SHA256
 	Seed       uint64 // of Fill, Poison; for Reduce, the elements' type
-	Stream     uint64 // of Fill: where in the stream to begin, in bytes
+	Stream     uint64 // of Fill: the byte of the pattern to begin with
 	Table      uint64 // address of the entries, for the other operations
 	TableInGPU bool   // Table is a GPU offset, not an IOVA
 	Entries    uint32
@@ -61,7 +61,7 @@ func (e *entry) decode(b *[EntryLen]byte) error {
 	return nil
 }
 
-// work is what one goroutine has to execute a job, or a part of a digest.
+// work is the state of a goroutine that executes a job, or a part of a digest.
 type work struct {
 	*running
 	e      *Engine
@@ -70,7 +70,7 @@ type work struct {
 	hash   hash.Hash
 	thread idleThread // used by digests
 
-	table    [batchLen * EntryLen]byte // scratch
+	table    [batchLen * EntryLen]byte // entries as read; for Poison, the bytes to write
 	entries  [batchLen]entry           // entries[first:n] are not completely done
 	n, first int
 	part     uint32 // how many bytes of entries[first] are done
@@ -105,7 +105,7 @@ func (w *work) run() error {
 	}
 }
 
-// inPlace calls f for parts of [Off, Off+Len), with their bytes and how far from Off they begin.
+// inPlace calls f for pieces of the job's [Off, Off+Len), in order, with their bytes and how far from Off they begin.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
 		off, n := w.job.Off+done, min(w.job.Len-done, pieceLen)
@@ -121,7 +121,8 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, pos uint64)) error {
 	return nil
 }
 
-// view calls f with the bytes [off, off+n) of the GPU's memory, which must lie in one buffer.
+// view calls f with the bytes [off, off+n) of the GPU's memory, which must lie in one buffer (else EFAULT).
+// ECANCELED: the job or digest is cancelled.
 func (w *work) view(off, n uint64, f func(b []byte)) error {
 	if err := w.acquire(); err != nil {
 		return err
@@ -172,7 +173,7 @@ func (w *work) list(c *atomic.Uint64) error {
 }
 
 // links returns, for a job that copies to or from guest memory, the function for the links that copies cross,
-// and the counters of the copied bytes.
+// and the counters of the copied bytes; for another job it returns nil twice.
 func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	c := &w.e.copies[w.gpu.id]
 	switch w.job.Op {
@@ -184,8 +185,8 @@ func (w *work) links() (route func(gpu, node int) *shape.Route, by *byNode) {
 	return nil, nil
 }
 
-// count adds the first n bytes of the batch to the counters, by NUMA node. It returns the first known node, or
-// -1.
+// count adds the first n bytes of the batch to the counters, by the NUMA node of their guest memory.
+// It returns the node of the first of these bytes whose node is known, or -1.
 func (w *work) count(by *byNode, n uint64) (first int) {
 	segs := w.dst
 	if w.job.Op == CopyFromGuest {
@@ -208,7 +209,7 @@ func (w *work) count(by *byNode, n uint64) (first int) {
 // longestSleep is the longest sleep between two checks for cancellation.
 const longestSleep = 10 * time.Millisecond
 
-// cross waits as long as n bytes need to cross the links.
+// cross waits as long as n bytes need to cross the links. ECANCELED: the job is cancelled.
 func (w *work) cross(links *shape.Route, n uint64) error {
 	until := links.Take(shape.Now(), shape.Use{Payload: uint32(n)})
 	for left := shape.Until(until); left > 0; left = shape.Until(until) {
@@ -243,7 +244,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	return nil
 }
 
-// batch processes entries, at most pieceLen bytes of them.
+// batch copies or adds the bytes of entries, at most pieceLen, and returns how many it has done, also with an error.
 func (w *work) batch(bufs *buffers) (copied uint64, err error) {
 	w.dst, w.src = w.dst[:0], w.src[:0]
 	first, part, bad := w.first, w.part, error(nil)
@@ -290,7 +291,7 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	// After an error w.src is longer than w.dst, which limits the copy.
+	// After an error here, w.src is longer than w.dst, and the shorter one limits the copy.
 	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
@@ -312,8 +313,8 @@ func (w *work) reduce() (done uint64, err error) {
 	return done, nil
 }
 
-// segments appends to segs n bytes at addr, of the guest's memory or of the GPU's. After an error segs is
-// unchanged.
+// segments appends to segs n bytes at addr, of the guest's memory or of the GPU's. With an error it
+// returns segs unchanged.
 func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
 	error) {
 	if !guest {
@@ -333,7 +334,7 @@ func (w *work) outside(off, n uint64) error {
 	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
 }
 
-// advance counts the complete entries of a failed batch: copied bytes of the batch are done.
+// advance counts the complete entries of a failed batch; copied is how many bytes of the batch are done.
 func (w *work) advance(copied uint64) {
 	for ; w.first < w.n; w.first++ {
 		left := uint64(w.entries[w.first].len - w.part)
@@ -345,7 +346,7 @@ func (w *work) advance(copied uint64) {
 	}
 }
 
-// piece calls f. Regions and buffers that f finds stay valid until it returns.
+// piece calls f. Regions and buffers that f finds stay valid until f returns.
 func (w *work) piece(f func(*buffers) error) (err error) {
 	defer dma.Recover(&err)
 	token := w.e.space.Enter()
@@ -355,7 +356,8 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// acquire waits for one of maxInHand places, which Engine.release gives back.
+// acquire waits for one of maxInHand places, which Engine.release gives back. With ECANCELED (the job
+// or digest is cancelled) it holds no place.
 func (w *work) acquire() error {
 	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {

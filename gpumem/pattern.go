@@ -8,7 +8,8 @@ import (
 var le = binary.LittleEndian
 
 // Word i of the pattern, 8 bytes, little endian, is mix64(seed + (i+1)*step). This is splitmix64 (Steele, Lea,
-// Flood 2014) with an index as state: unmix64 gives a word's position.
+// Flood 2014) with an index as state: unmix64, seed and stepInv
+// give a word's index.
 const (
 	step    = 0x9E3779B97F4A7C15
 	step2   = 2 * step & (1<<64 - 1)
@@ -63,7 +64,7 @@ func FillPattern(b []byte, seed uint64, word uint64) {
 	}
 }
 
-// FillAt writes the pattern of seed to b, from byte off of the stream on.
+// FillAt writes the pattern of seed to b, from the pattern's byte off on.
 func FillAt(b []byte, seed uint64, off uint64) {
 	if skip := off % 8; skip != 0 {
 		var first [8]byte
@@ -74,7 +75,7 @@ func FillAt(b []byte, seed uint64, off uint64) {
 	FillPattern(b, seed, off/8)
 }
 
-// MatchAt returns how many bytes at the start of b equal the stream from byte off on.
+// MatchAt returns how many bytes at the start of b equal the pattern of seed from its byte off on.
 func MatchAt(b []byte, seed uint64, off uint64) int {
 	n := 0
 	if skip := off % 8; skip != 0 {
@@ -104,7 +105,7 @@ func MatchAt(b []byte, seed uint64, off uint64) int {
 	return n
 }
 
-// matchBefore returns how many bytes at the end of b equal the stream before byte off.
+// matchBefore returns how many bytes at the end of b equal the bytes of the pattern of seed before its byte off.
 func matchBefore(b []byte, seed uint64, off uint64) int {
 	n := 0
 	for n < len(b) && uint64(n) < off {

@@ -1,9 +1,9 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// Eight words of the pattern at a time: Z0 is seed + (i+1)*step of each, Z1 the advance, Z2 and Z3 the multipliers.
+// Eight words of the pattern at a time: Z0 has seed + (i+1)*step of each word i, Z1 8*step, Z2 and Z3 mul1 and mul2.
 
-// SETUP sets Z0 to Z3, from z in AX, which is the state before the first word.
+// SETUP sets Z0 to Z3, from z in AX, which is the state before the first word. It overwrites AX.
 #define SETUP \
 	VPBROADCASTQ AX, Z0             \
 	VPADDQ       ·steps(SB), Z0, Z0 \
@@ -15,7 +15,7 @@
 	MOVQ         $const_mul2, AX    \
 	VPBROADCASTQ AX, Z3
 
-// MIX writes mix64 of each word of Z0 to Z4, and adds the advance in Z1 to Z0.
+// MIX writes mix64 of each word of Z0 to Z4, adds Z1 to Z0, and overwrites Z5.
 #define MIX \
 	VPSRLQ  $30, Z0, Z5 \
 	VPXORQ  Z0, Z5, Z4  \

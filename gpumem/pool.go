@@ -7,43 +7,43 @@ import (
 	"syscall"
 )
 
-// FramePages is the most pages of a frame of 64 KiB.
+// FramePages is an upper bound of the pages of a frame of up to 64 KiB.
 const FramePages = 1<<16/PageSize + 2
 
-// Range is a piece of a GPU's memory.
+// Range is [Off, Off+Len) of a GPU's memory.
 type Range struct {
 	GPU int
 	Off uint64
 	Len uint32
 }
 
-// Piece is a part of a page with payload.
+// Piece is payload in a page of a pool: Len bytes from byte Off of page number Page on.
 type Piece struct {
 	Page uint32
 	Off  uint16
 	Len  uint16
 }
 
-// Values of page.refs that are not numbers of references.
+// Values of page.refs for a page without references.
 const (
 	pageFree   = 0
 	pagePosted = -1
 )
 
 type page struct {
-	refs   int32 // pageFree, pagePosted or the number of references: queued pieces and tokens
+	refs   int32 // pageFree, pagePosted or the number of references: received pieces and tokens
 	tokens int32 // how many of refs are tokens
 }
 
 // Pool has the pages of one receive binding, in the guest; the binding's queues share it. Methods take no other
 // lock under its lock.
 //
-// A page is free, then posted to the NIC, then held by references of the stack, which has queued a frame, and
-// of tokens. Without references it is free again.
+// A page is free, then posted to the NIC, then has references: of the stack, which has received a frame, and of
+// tokens. When the last reference goes, or the page comes back from the NIC unused, it is free again.
 type Pool struct {
 	gpu int
 	off uint64 // where page 0 begins in the GPU
-	// reserve is how many pages must be free or posted when the stack keeps out-of-order data.
+	// reserve is how many pages must be left, free or posted, for SupplyOK.
 	reserve int
 	refill  func(queue int)
 	ended   func()
@@ -58,9 +58,10 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. The pool calls refill for a queue
-// that got too few pages, when pages have become free by Discard, Release or returned tokens, and calls ended
-// once, when it is closed and all its pages are free; it does not hold its lock then.
+// NewPool returns a pool over [off, off+size) of a GPU, with all pages free. Until Close the pool calls refill for a
+// queue that got too few pages, when pages have become free by Discard, Release or returned tokens. It calls ended
+// once, when it is closed and all its pages are free. It does not hold its lock then, but Tokens.Put, which returns
+// tokens, holds the lock of Tokens. EINVAL: the range is not whole pages.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -80,7 +81,7 @@ func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*
 func (p *Pool) Pages() int { return len(p.pages) }
 
 // TakePages takes up to len(dst) free pages to post to a queue, and writes their offsets in the GPU to dst. It
-// returns their number.
+// returns their number, 0 after Close. If they are fewer, a pool that is not closed calls refill for the queue later.
 func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +102,7 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	return n
 }
 
-// ReturnPages takes back posted pages that the device has not used.
+// ReturnPages frees posted pages that the device has not used. It does not lead to a call of refill.
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
@@ -141,8 +142,9 @@ const (
 // segmentPages is the most pages of a segment, with an MTU of at most 9,000.
 const segmentPages = 4
 
-// Supply returns the state that the pool will have with the pages of an arriving frame in use. It is SupplyLow
-// if fewer pages than the reserve are left, or queued data has more than half of the pages.
+// Supply returns how well the pool can take more data after an arriving frame of so many pages. SupplyEmpty: fewer
+// than segmentPages pages are then free or posted. SupplyLow: fewer than the reserve, or data without tokens has more
+// than half of all pages.
 func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,12 +157,12 @@ func (p *Pool) Supply(frame int) Supply {
 	return SupplyOK
 }
 
-// Window returns the size of a receive buffer in which each page holds a segment of mss bytes.
+// Window returns the payload that the pool can hold if each page has mss bytes, or PageSize if that is less.
 func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
 
-// Receive appends the ranges that the device has filled, n bytes in all, to dst[:0], with a reference of the
-// stack to each page. It returns false if the device, which is not trusted, names memory outside posted pages, or
-// fewer than n bytes.
+// Receive appends the first n bytes of the ranges that the device has filled to dst[:0], as pieces, with a reference
+// of the stack to each page. It returns false, and leaves the pages posted, if the device, which is not trusted, names
+// a range that is not within one posted page, a page twice, or fewer than n bytes.
 func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 	dst = dst[:0]
 	p.mu.Lock()
@@ -273,7 +275,7 @@ func (p *Pool) emptyLocked() func() {
 	return func() {}
 }
 
-// PoolStats counts pages; each page is in one state.
+// PoolStats counts the pages of a pool by state; each page is in one of the four.
 type PoolStats struct {
 	Pages  int
 	Free   int

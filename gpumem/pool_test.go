@@ -18,7 +18,7 @@ func newPool(gpu int, off, size uint64) *Pool {
 	return p
 }
 
-// testPool returns a pool that has received n pages.
+// testPool returns a pool of n pages that has received data in all of them, and the pieces.
 func testPool(n int) (*Pool, []Piece) {
 	p := newPool(0, 1<<20, uint64(n)*PageSize)
 	offs := make([]uint64, n)
@@ -140,7 +140,7 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// A pool without free pages calls refill once when a page is free.
+// A pool calls refill once for a queue that got too few pages, when a page is free.
 //
 // Invariant: gpumem: The pool accepts from the NIC only pages that the NIC has.
 func TestDryPoolTells(t *testing.T) {
@@ -192,7 +192,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	}
 }
 
-// As pages come into use, the supply is first low, then empty.
+// As pages come into use, the supply goes from OK to low, then to empty.
 func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	testkit.Equal(t, "pages", p.Pages(), 100)
@@ -213,7 +213,7 @@ func TestSupply(t *testing.T) {
 			}
 		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
-		if i%2 == 0 { // queued data must not have more than half of the pages
+		if i%2 == 0 { // so few pages without tokens do not make the supply low
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
 		}
 	}

@@ -22,15 +22,15 @@ type Registry struct {
 	gpus  []*GPU
 	limit int
 
-	inside epoch.Epoch // engines that use a table
+	inside epoch.Epoch // jobs and digests that use a table
 	now    atomic.Pointer[buffers]
 
 	mu     sync.Mutex // held while the table is replaced
 	lastID uint32     // under mu
 }
 
-// buffers is a table of buffers, sorted by id. A table never changes; Unregister waits until no table with the
-// buffer is in use.
+// buffers is a table of buffers, sorted by id. A table never changes; Unregister and CloseAll wait
+// until no table with a removed buffer is in use.
 type buffers struct{ list []Buffer }
 
 // covers reports whether [off, off+n) of a GPU lies in one buffer.
@@ -43,7 +43,7 @@ func (b *buffers) covers(gpu int, off, n uint64) bool {
 	return false
 }
 
-// NewRegistry returns an empty registry of at most limit buffers.
+// NewRegistry returns a registry for at most limit buffers in these GPUs, without buffers.
 func NewRegistry(gpus []*GPU, limit int) *Registry {
 	r := &Registry{gpus: slices.Clone(gpus), limit: limit}
 	r.inside.Init()
@@ -89,8 +89,8 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	return r.lastID, nil
 }
 
-// Unregister undoes RegisterBuffer, and waits for pieces in progress. ENOENT: no such buffer. No binding may
-// use it.
+// Unregister undoes RegisterBuffer, and waits for pieces of jobs and digests in progress. ENOENT: no such
+// buffer. No binding may use it.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
 	list := r.now.Load().list
@@ -106,7 +106,7 @@ func (r *Registry) Unregister(id uint32) error {
 	return r.GPU(gone.GPU).File().Unregister(gone.Off, gone.Size)
 }
 
-// CloseAll unregisters all buffers. No binding may use them.
+// CloseAll unregisters all buffers, and waits as Unregister does. No binding may use them.
 func (r *Registry) CloseAll() {
 	r.mu.Lock()
 	gone := r.now.Swap(new(buffers))
@@ -117,7 +117,7 @@ func (r *Registry) CloseAll() {
 	}
 }
 
-// enter returns the current table; its buffers stay registered until leave.
+// enter returns the current table, whose buffers stay registered until leave gets the token.
 func (r *Registry) enter() (b *buffers, token int) {
 	token = r.inside.Enter()
 	return r.now.Load(), token

@@ -44,7 +44,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	}
 	wantErr(t, "twice", r.Unregister(id), syscall.ENOENT)
 	for i := range 4 {
-		id, err := r.RegisterBuffer(0, 0, 8192) // register the same range again
+		id, err := r.RegisterBuffer(0, 0, 8192) // the same range each time; the fourth is too many
 		if i < 3 && (err != nil || id != uint32(i+2)) || i == 3 && !errors.Is(err, syscall.ENOSPC) {
 			t.Fatal(id, err)
 		}
@@ -76,7 +76,7 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 		go func() { gone <- r.Unregister(a) }()
 		synctest.Wait()
 		testkit.Equal(t, "buffers taken away under a piece", len(gone), 0)
-		second, inSecond := r.enter() // this table does not contain the buffer
+		second, inSecond := r.enter() // this table does not contain buffer a
 		if second.covers(0, 0, 1) || !second.covers(0, 4096, 4096) || !first.covers(0, 0, 1) {
 			t.Fatal("tables")
 		}

@@ -9,7 +9,8 @@ import (
 type TokenRange struct{ Start, Count uint32 }
 
 // Tokens has a connection's tokens, by which its user returns pages. Issue takes the lowest free token, from 1,
-// as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill). Its lock comes before the pools' locks.
+// as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill). A goroutine may take a pool's lock under the lock
+// of Tokens, but not the other way around.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool
@@ -24,7 +25,8 @@ type held struct {
 	page uint32
 }
 
-// Issue writes a token for each of the pages, which have references, to dst. It returns false after Close.
+// Issue takes a token for each of pages, and writes the tokens to dst. The pages must have references already; each
+// token adds one. After Close, Issue returns false and takes none.
 func (t *Tokens) Issue(p *Pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +64,8 @@ func (t *Tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// Put frees the issued tokens among the first limit tokens in ranges, and returns their number.
+// Put frees the issued tokens among the first limit tokens in ranges, drops their references, and returns their
+// number.
 func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
 	var p *Pool
@@ -92,7 +95,7 @@ func (t *Tokens) Put(ranges []TokenRange, limit uint32) (freed int) {
 	return freed
 }
 
-// Held returns how many tokens are of pages of a pool.
+// Held returns how many issued tokens are of pages of a pool.
 func (t *Tokens) Held(p *Pool) (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

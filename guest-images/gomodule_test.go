@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The go tool builds the guest program only from the module with the same checksum.
+// The guest program is built only if the module that the go tool has downloaded has the checksum of goModule.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)

@@ -1,8 +1,8 @@
 // Package guestimages builds the initramfs of vnic's guests: a static Go program as /init, kernel modules, and
 // more.
 //
-// The same inputs give the same bytes, which a cache keeps. Data of one run (agent.Config) is a second archive
-// in memory.
+// The same inputs give the same bytes, which a cache keeps for at least a week after their last use. Data of
+// one run (agent.Config) is a second archive in memory (Image.Initrd).
 //
 // The package and those below it are not API (README, Stability).
 package guestimages
@@ -41,15 +41,15 @@ type Image struct {
 
 // Options are the inputs of an image.
 type Options struct {
-	CacheDir   string            // vnic's cache
-	Kernel     string            // uname -r; "": not checked
+	CacheDir   string            // the directory of vnic's cache
+	Kernel     string            // release of the guest's kernel, for which modules must be made; "": not checked
 	ModulesDir string            // the kernel's module directory; may be empty without Modules other than vnicgpu
 	Modules    []string          // names as for modprobe
 	GPUModule  string            // path of vnicgpu.ko; $VNIC_GPU_MODULE overrides it
 	Applets    []string          // names of links /bin/NAME to the program
 	Userland   *Userland         // nil: none
 	Files      map[string]string // path in the guest to path on this machine
-	Program    string            // "": $VNIC_GUEST, else the embedded one, else the cache's, else the go tool's
+	Program    string            // its path; "": $VNIC_GUEST, else the embedded one, the cache's, or the go tool's
 }
 
 // Build builds an image, or finds it in the cache.
@@ -121,7 +121,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	return img, nil
 }
 
-// Initrd returns a reader of the image, followed by an archive that contains c. The caller closes it.
+// Initrd returns a reader of the image, followed by an archive with the file of c. The caller closes the reader.
 func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
 	conf, err := json.MarshalIndent(c, "", "\t")
 	if err != nil {
@@ -179,7 +179,7 @@ func contents(program program, mods []module, files []file, applets []string) ([
 	return list, nil
 }
 
-// archive writes an archive, padded so that another one can follow, and returns its length.
+// archive writes an archive, padded so that another one can follow, and returns the length with the padding.
 func archive(w io.Writer, list []newc.File) (int64, error) {
 	n, err := newc.Write(w, list)
 	if err != nil {
@@ -190,7 +190,7 @@ func archive(w io.Writer, list []newc.File) (int64, error) {
 	return n + pad, err
 }
 
-// prune removes files of dir that were last used before t.
+// prune removes regular files of dir whose modification time, which Build sets at each use, is before t.
 func prune(dir string, t time.Time) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -38,7 +38,7 @@ func firstLine(host string) (string, error) {
 	return line, nil
 }
 
-// Script adds the interpreter of a script that is in the overlay.
+// Script adds the interpreter of the file at a guest path, if it is a script that the overlay copies from this machine.
 func (o *Overlay) Script(guest string) error {
 	host := o.files[strings.TrimPrefix(path.Clean(guest), "/")].from
 	if host == "" {
@@ -54,8 +54,8 @@ func (o *Overlay) Script(guest string) error {
 	return o.interpreter(host, line, 0)
 }
 
-// Scripts adds the interpreters of executable scripts that were named to Copy, and adds a note for each missing
-// one. Call it after all copies.
+// Scripts adds the interpreters of executable scripts that were passed to Copy (not in a directory), and a note for
+// each script whose interpreter cannot be added. Call it after all copies.
 func (o *Overlay) Scripts() {
 	named := o.named
 	for _, guest := range named {
@@ -69,7 +69,7 @@ func (o *Overlay) Scripts() {
 	}
 }
 
-// interpreter adds a script's interpreter and, if that is env, what env starts.
+// interpreter adds a script's interpreter and, if the interpreter is env, the program that env starts.
 func (o *Overlay) interpreter(script, line string, depth int) error {
 	if depth >= maxScripts {
 		return fmt.Errorf("%s: too many nested script interpreters", script)
@@ -90,8 +90,8 @@ func (o *Overlay) interpreter(script, line string, depth int) error {
 	return o.fromPath(script, s.looksFor, depth)
 }
 
-// fromPath adds this machine's program of a name in the guest's PATH, for env to find, unless the overlay has
-// one there.
+// fromPath adds the program that name has in this machine's $PATH, for env to find in the guest: at the same path if
+// its directory is in Path, else in /usr/local/bin. It adds none if the overlay has one in a directory of Path.
 func (o *Overlay) fromPath(script, name string, depth int) error {
 	dirs := filepath.SplitList(Path)
 	if slices.ContainsFunc(dirs, func(dir string) bool { return o.Has(path.Join(dir, name)) }) {
@@ -176,10 +176,11 @@ func runtimeOf(name string) *runtime {
 	return &runtimes[i]
 }
 
-// maxAnswer is the most bytes of an answer to ask.
+// maxAnswer is the most bytes that an interpreter may print when paths runs it.
 const maxAnswer = 64 << 10
 
-// paths asks the interpreter host. It returns "" if host, which may be any program, does not answer.
+// paths runs the interpreter host with the arguments ask, and returns the program and directories that it prints.
+// program is "" if host, which may be any program, fails or prints no path of an executable file.
 func (r *runtime) paths(host string) (program string, library []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Interpreter.Here())
 	defer cancel()
@@ -217,7 +218,8 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// withLibrary copies the interpreter's real file, even if host is a version manager's script, and its library.
+// withLibrary copies an interpreter of runtimes: its real file, even if host is a version manager's script, and its
+// library. At guest it adds a link to the file. ok is false if host is no such interpreter, or paths finds no program.
 func (o *Overlay) withLibrary(host, guest string) (ok bool, err error) {
 	r := runtimeOf(filepath.Base(host))
 	if r == nil {

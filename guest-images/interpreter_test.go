@@ -80,7 +80,7 @@ func TestInterpretersComeAlong(t *testing.T) {
 	o := NewOverlay()
 	testkit.OK(t, o.Program(byEnv, "/run/it"))
 	for _, name := range []string{"/run/it", "/usr/bin/env", "/usr/local/bin/mine", "/bin/sh"} {
-		if !o.Has(name) { // this test's PATH may differ from the guest's
+		if !o.Has(name) { // mine is in /usr/local/bin, as bin is not in the guest's Path
 			t.Errorf("%s is missing", name)
 		}
 	}
@@ -134,7 +134,7 @@ func TestInterpreterThatIsNotHereIsNamed(t *testing.T) {
 	}
 }
 
-// A version manager's script starts another program as interpreter.
+// The program python3 is a script, like a version manager's, that names another file as the real interpreter.
 func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	bin, root := inPath(t), t.TempDir()
 	for _, f := range []string{"bin/python3.99", "lib/python3.99/os.py", "lib/python3.99/json/decoder.py",
@@ -171,7 +171,7 @@ func TestLibraryOfAnInterpreterComesAlong(t *testing.T) {
 	}
 }
 
-// A link to a directory is copied as the directory.
+// Copy of a link to a directory copies the directory.
 func TestLinkToADirectoryIsCopied(t *testing.T) {
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "real/sub/f"), []byte("f"))

@@ -20,7 +20,7 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// ErrNoModule means that the kernel has no such module.
+// ErrNoModule means that a kernel's module directory has no such module, and does not name it as built in.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
 // ErrOtherKernel means that a module was made for another kernel.
@@ -31,19 +31,19 @@ var ErrBadModule = errors.New("cannot be read as a module")
 
 type module struct {
 	name    string   // with underscores, as in the kernel
-	needs   []string // dependencies
+	needs   []string // dependencies; empty also for a module that is built in
 	release string   // "": unknown
 	packed  []byte   // the file's bytes
 	content []byte   // the unpacked bytes, with zstdModule the packed ones; nil: built in
-	ext     string   // ".ko", or zstdModule
+	ext     string   // ".ko", or zstdModule; "": built in
 	file    string   // path of the file; "": built in
 }
 
-// zstdModule is for modules that the kernel decompresses itself.
+// zstdModule is the ext of modules that stay packed, as the guest's kernel decompresses them itself.
 const zstdModule = ".ko.zst"
 
-// resolve finds modules with their dependencies, which the modules themselves name, or modules.dep for .ko.zst
-// files.
+// resolve finds modules and, before each, its dependencies, which the module itself names, or modules.dep for a .ko.zst
+// file.
 //
 // It reads vnicgpu from $VNIC_GPU_MODULE, else from gpuModule, never from dir.
 func resolve(dir, gpuModule string, names []string) (mods []module, err error) {
@@ -108,7 +108,7 @@ func HasModule(dir, name string) bool {
 
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
-// moduleName returns the kernel's name of the module in a file; "": the file is no module.
+// moduleName returns the kernel's name of the module in a file with this name; "": it is not the name of a module.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
 	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
@@ -172,7 +172,7 @@ func readDep(path string) (map[string][]string, error) {
 }
 
 // readModule reads a module's file. Unless unpack is set, a .ko.zst file stays packed, and its needs and
-// release are not read. The error is ErrBadModule.
+// release are not read. Its errors wrap ErrBadModule.
 func readModule(name, path string, unpack bool) (module, error) {
 	m := module{name: name, ext: ".ko", file: path}
 	ext := filepath.Ext(path)
@@ -202,7 +202,8 @@ func (m *module) parse() (err error) {
 	return err
 }
 
-// checkRelease returns ErrOtherKernel if a module was made for another kernel; an empty release is unknown.
+// checkRelease returns ErrOtherKernel if a module was made for another kernel than release. If release or that module's
+// own is "", they are not compared.
 func checkRelease(mods []module, release, dir string) error {
 	for _, m := range mods {
 		switch {
@@ -216,7 +217,7 @@ func checkRelease(mods []module, release, dir string) error {
 	return nil
 }
 
-// maxModule is the most bytes of an unpacked module.
+// maxModule is the most bytes to which decompress unpacks a module.
 const maxModule = 256 << 20
 
 func decompress(b []byte) ([]byte, error) {
@@ -246,7 +247,8 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." (Linux include/linux/module.h, MODULE_INFO).
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." of the section .modinfo (Linux include/linux/module.h,
+// MODULE_INFO).
 func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {
@@ -276,7 +278,7 @@ func moduleInfo(ko []byte) (needs []string, release string, err error) {
 // GPUModule is the name of the module that drives a guest's GPU: guest-images/vnicgpu.
 const GPUModule = "vnicgpu"
 
-// EnvGPUModule names a vnicgpu.ko that replaces the built one.
+// EnvGPUModule is the environment variable with the path of a vnicgpu.ko that replaces the built one.
 const EnvGPUModule = "VNIC_GPU_MODULE"
 
 // ErrNoGPUModule means that no vnicgpu.ko was given.
@@ -312,7 +314,7 @@ func ownModule(name, file string) (module, error) {
 	return m, err
 }
 
-// ModuleFile is a kernel module's file.
+// ModuleFile is a kernel module's file, or, with zero fields, a module that is built in.
 type ModuleFile struct {
 	Path    string // "": built in
 	Release string // "": unknown
@@ -341,13 +343,14 @@ func FindModule(dir, name string) (*ModuleFile, error) {
 	return &ModuleFile{Path: path, Release: m.release, content: m.content}, nil
 }
 
-// Names reports whether the module's file has a symbol's name: the module defines or imports it.
+// Names reports whether the module's file has a symbol's name between zero bytes, as a module does that defines or
+// imports it. For a module that is built in it returns false.
 func (m *ModuleFile) Names(symbol string) bool {
 	return bytes.Contains(m.content, []byte("\x00"+symbol+"\x00"))
 }
 
-// ModuleFiles returns the files in the kernel's module directory that Build reads for these modules. Among its
-// errors are ErrNoModule and ErrBadModule.
+// ModuleFiles returns the files in the kernel's module directory of these modules and their dependencies, but not
+// vnicgpu's. Among its errors are ErrNoModule and ErrBadModule.
 func ModuleFiles(dir string, names []string) (paths []string, err error) {
 	mods, err := resolve(dir, "", names)
 	for _, m := range mods {

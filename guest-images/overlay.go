@@ -19,12 +19,12 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// ErrTooMuch means that files do not fit into a guest's memory.
+// ErrTooMuch means that files do not fit into a guest's memory, or that they are too many.
 var ErrTooMuch = errors.New("too much for the guest's memory")
 
 const maxFiles = 100_000
 
-// Overlay is an archive of a user's files, which the kernel unpacks over an image. Copy and Program add the ELF
+// Overlay is an archive of a user's files, which the guest's kernel unpacks over an image. Copy and Program add the ELF
 // interpreter and libraries of dynamic programs, at the same paths as on this machine. Write reads the files' content.
 // One goroutine at a time may use an Overlay.
 type Overlay struct {
@@ -33,7 +33,7 @@ type Overlay struct {
 	files map[string]overlayFile // by guest path without the first slash
 	bytes uint64
 	find  elfdeps.Finder
-	named []string // guest paths of files that were named to Copy
+	named []string // guest paths of the files, without directories, that were passed to Copy
 }
 
 type overlayFile struct {
@@ -47,10 +47,10 @@ func NewOverlay() *Overlay {
 		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
-// Bytes returns the size of all copied files.
+// Bytes returns the sum of the sizes that the copied regular files had, at most 2^62.
 func (o *Overlay) Bytes() uint64 { return o.bytes }
 
-// hidden are paths of a guest where other file systems or vnic's files are.
+// hidden are paths of a guest where other file systems or vnic's files are: guestPath refuses them and all below them.
 var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
 
 func guestPath(p string) (string, error) {
@@ -77,13 +77,13 @@ func (o *Overlay) Text(guest, text string) {
 	o.put(guest, newc.Text("", text, 0o644), "")
 }
 
-// Link adds a symbolic link, unless the path is taken.
+// Link adds a symbolic link to target at a guest path, unless the path is taken.
 func (o *Overlay) Link(guest, target string) { o.put(guest, newc.Link("", target), "") }
 
 // Dir adds a directory, unless the path is taken.
 func (o *Overlay) Dir(guest string) { o.put(guest, newc.Dir("", 0o755), "") }
 
-// put adds a file, unless there is one at the path already.
+// put adds a file, link or directory, unless the path is taken or is the root.
 func (o *Overlay) put(guest string, f newc.File, from string) {
 	f.Name = strings.TrimPrefix(path.Clean(guest), "/")
 	if _, ok := o.files[f.Name]; !ok && f.Name != "" {
@@ -91,7 +91,8 @@ func (o *Overlay) put(guest string, f newc.File, from string) {
 	}
 }
 
-// Copy adds a file or a directory of this machine, with its permissions and links.
+// Copy adds a file or a directory of this machine, with its permissions. It follows host if host is a link, and copies
+// the links in a directory as links.
 func (o *Overlay) Copy(host, guest string) error {
 	guest, err := guestPath(guest)
 	if err != nil {
@@ -148,7 +149,7 @@ func (o *Overlay) copyTree(host, guest string, skip func(name string) bool) erro
 	})
 }
 
-// Ours adds a file of vnic's own, at any path.
+// Ours adds a file of vnic's own, also at a path where Copy refuses files. It adds no libraries.
 func (o *Overlay) Ours(host, guest string) error {
 	st, err := os.Stat(host)
 	if err != nil {
@@ -207,7 +208,7 @@ func (o *Overlay) runs(host string) error {
 	return nil
 }
 
-// needs says which libraries to add with a file.
+// needs is which libraries to add with a file; if a library of needAll is missing, that is an error.
 type needs int
 
 const (
@@ -255,7 +256,7 @@ func same(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
 }
 
-// libraries adds the libraries of a dynamic program or library.
+// libraries adds the ELF interpreter and libraries of a dynamic program or library. Other files need none.
 func (o *Overlay) libraries(host, guest string, need needs) error {
 	line, err := firstLine(host)
 	if err != nil || !strings.HasPrefix(line, elf.ELFMAG) {
@@ -277,8 +278,9 @@ func (o *Overlay) libraries(host, guest string, need needs) error {
 	return nil
 }
 
-// library adds a library of a program, and the linker's cache. If the program is in another directory in the guest,
-// and the library not in one of the system, it adds a link where $ORIGIN would lead.
+// library adds a library of a program, and the linker's cache, unless the overlay has them. If the program is in
+// another directory than on this machine, and the library not in one of the system, it adds a link where $ORIGIN would
+// lead.
 func (o *Overlay) library(lib, program, guest string) error {
 	if p, err := guestPath(lib); err != nil {
 		return err
@@ -313,7 +315,7 @@ func ofSystem(lib string) bool {
 	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
 }
 
-// Write writes the archive.
+// Write adds the missing parent directories, and writes the archive.
 func (o *Overlay) Write(w io.Writer) error {
 	for _, name := range slices.Collect(maps.Keys(o.files)) {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {

@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// unpacked writes and reads the archive, and returns by name "mode content", or "-> target" for a link.
+// unpacked writes and reads the archive, and returns by name "mode content", "-> target" for a link, or
+// "dir mode".
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer

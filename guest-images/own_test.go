@@ -28,7 +28,7 @@ func TestModuleThatWasBuiltIsTaken(t *testing.T) {
 
 	_, err := resolve("", "", []string{GPUModule})
 	testkit.ErrorIs(t, err, ErrNoGPUModule)
-	o := options(t) // with a kernel's modules
+	o := options(t) // ModulesDir has modules
 	o.Kernel, o.Modules = release, []string{GPUModule}
 	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), ErrNoGPUModule)
 	o.GPUModule = built
@@ -72,6 +72,6 @@ func TestModuleOfOnesOwn(t *testing.T) {
 	testkit.ErrorSays(t, err, "vnicgpu.ko", "its is 6.2.0, this is 6.1.0", file)
 	put(t, file, xzOf(t, ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00")))
 	testkit.Must(Build(t.Context(), o))(t)
-	o.ModulesDir = "" // the other modules are built in
+	o.ModulesDir = "" // vnicgpu alone needs no module directory
 	testkit.Must(Build(t.Context(), o))(t)
 }

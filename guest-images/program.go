@@ -25,7 +25,7 @@ const ProgramPackage = "vnic.dev/vnic/guest-images/internal/vnic-guest"
 // EnvProgram is the environment variable that names a file with the guest program.
 const EnvProgram = "VNIC_GUEST"
 
-// ErrNoProgram means that no guest program is embedded and none could be built.
+// ErrNoProgram means that no guest program is given, embedded or in the cache, and none can be built.
 var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
 	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
@@ -76,7 +76,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
-// Program returns the guest program. Unless EnvProgram names another one, it is static, for any Linux on x86-64.
+// Program returns the guest program. Unless EnvProgram names another one, it is a static program for Linux on x86-64.
 func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
 	if err != nil {
@@ -85,7 +85,8 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram returns where the guest program will come from, in words, and whether it exists.
+// FindProgram returns where the guest program will come from, in words, and whether it exists already. ErrNoProgram:
+// it does not exist, and there is no go tool to build it.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -140,7 +141,7 @@ func (p program) unpack() ([]byte, error) {
 }
 
 // BuildProgram builds a guest program, such as ProgramPackage, in dir with the go tool, from the module of the
-// current directory.
+// current directory, and returns its path.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	return buildProgram(ctx, "", pkg, dir, "")
 }
@@ -170,13 +171,13 @@ func builtFrom() (goModule, bool) {
 	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
 }
 
-// cached returns the path of the guest program in the cache.
+// cached returns the path that the guest program has in the cache once it is built.
 func (m goModule) cached(cacheDir string) string {
 	return filepath.Join(cacheDir, "programs",
 		fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
 }
 
-// program takes the guest program from the cache, or builds it.
+// program reads the guest program from the cache; if it is not there, program builds it and puts it there.
 func (m goModule) program(ctx context.Context, cacheDir string) (program, error) {
 	path := m.cached(cacheDir)
 	dir := filepath.Dir(path)

@@ -25,7 +25,8 @@ type shebang struct {
 }
 
 // parseShebang parses a line that begins with #! as the kernel does (execve(2), "Interpreter scripts"): at
-// most one argument follows the interpreter, and it may contain blanks.
+// most one argument follows the interpreter, and it may contain blanks. It returns an error for a relative
+// interpreter, for CR LF, and for most uses of env that start no program.
 func parseShebang(line string) (s shebang, err error) {
 	rest := strings.Trim(strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "#!"), " \t")
 	if strings.HasSuffix(rest, "\r") {

@@ -10,26 +10,27 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// UserlandDir is the directory of the userland's commands, each a link to one program.
+// UserlandDir is the directory of the userland's commands in a guest. All commands are links to the same program.
 const UserlandDir = "/bbin"
 
-// The files that tools/uroot/build writes: u-root's commands as one program, the commands' names, and
-// licences.
+// The files of a userland that tools/uroot/build has built: the commands as one gzipped program, their names, and the
+// gzipped licences.
 const (
 	userlandFile     = "u-root.gz"
 	userlandNames    = "u-root.txt"
 	userlandLicences = "u-root-licences.gz"
 )
 
-// Userland is u-root's commands.
+// Userland is commands for guests as one program: u-root's commands, and vnic's shell.
 type Userland struct {
-	InCache string // its directory below the cache; "": embedded in this binary
+	InCache string // its directory, relative to the cache directory; "": embedded in this binary
 
 	names             []string // sorted
-	program, licences []byte   // gzipped
+	program, licences []byte   // gzipped; licences may be nil
 }
 
-// readUserland's error is fs.ErrNotExist if the program or the list of names is missing.
+// readUserland reads a userland from the root of dir. Its error wraps fs.ErrNotExist if the program or the list of
+// names is missing.
 func readUserland(dir fs.FS) (*Userland, error) {
 	u := &Userland{}
 	names, err := fs.ReadFile(dir, userlandNames)
@@ -46,7 +47,7 @@ func readUserland(dir fs.FS) (*Userland, error) {
 	return u, nil
 }
 
-// Names returns the sorted names of the commands in [UserlandDir].
+// Names returns the sorted names of the commands; of a nil Userland, nil.
 func (u *Userland) Names() []string {
 	if u == nil {
 		return nil
@@ -54,7 +55,7 @@ func (u *Userland) Names() []string {
 	return u.names
 }
 
-// Has reports whether the userland has a command.
+// Has reports whether the userland has a command of this name. A nil Userland has none.
 func (u *Userland) Has(name string) bool {
 	_, found := slices.BinarySearch(u.Names(), name)
 	return found

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Only an image with the userland has its commands and a shell.
+// An image with a userland has links for its commands and for /bin/sh. An image without one has no links.
 func TestUserlandIsInTheImageThatWantsIt(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)

@@ -16,13 +16,13 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// EnvSource is the environment variable that names a checkout of vnic to build in.
+// EnvSource is the environment variable that names a checkout of vnic in which to build the userland.
 const EnvSource = "VNIC_SOURCE"
 
-// ErrNoUserland means that u-root's commands were neither found nor built.
+// ErrNoUserland means that there is no userland: none was found, and none was or can be built.
 var ErrNoUserland = errors.New("no u-root commands")
 
-// UserlandMegabytes is about the size of the downloads for building the userland.
+// UserlandMegabytes is about how many MB a build of the userland may download.
 const UserlandMegabytes = 60
 
 const userlandScript = "tools/uroot/build"
@@ -32,12 +32,14 @@ var userlandSources = []string{userlandScript, "tools/uroot/go.mod", "tools/uroo
 // UserlandOptions are the options of FindUserland.
 type UserlandOptions struct {
 	CacheDir string
-	Offline  bool   // do not build, which may download modules
+	Offline  bool   // do not build, because a build may download modules
 	Building func() // called before a build; may be nil
 }
 
-// FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout; without
-// a checkout nil. The error is [ErrNoUserland] if the checkout's userland is not in the cache and is not built.
+// FindUserland returns the embedded userland, else one in the cache, else one that it builds from a checkout. If there
+// is no checkout, either, it returns nil and no error. If none is embedded, the error wraps [ErrNoUserland] if the
+// checkout lacks a source file, or if its userland is not in the cache and Offline is set or the build fails; if ctx
+// ends during the build, the error is ctx's.
 func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: o.CacheDir}
 	u, _, err := f.find()
@@ -57,8 +59,9 @@ func FindUserland(ctx context.Context, o UserlandOptions) (*Userland, error) {
 	return u, nil
 }
 
-// LookUserland returns a description of the place of the userland that [FindUserland] finds, and whether a
-// usable one is there.
+// LookUserland returns, in words, where the userland is that [FindUserland] finds, and whether it is there and
+// readable. If FindUserland would have to build it, there is false and err is nil. If none is embedded, the error wraps
+// [ErrNoUserland] if none is in the cache and there is no checkout, or if the checkout lacks a source file.
 func LookUserland(cacheDir string) (from string, there bool, err error) {
 	f := userlandFinder{carried: carried, checkout: checkout(), cacheDir: cacheDir}
 	switch _, from, err := f.find(); {
@@ -76,7 +79,8 @@ type userlandFinder struct {
 	checkout string // directory of the checkout; "": none
 }
 
-// find returns the embedded userland, else the one in the cache, else fs.ErrNotExist.
+// find returns the embedded userland, else the one in the cache, and in from the place in words. If there is neither,
+// its error wraps fs.ErrNotExist, or ErrNoUserland if the checkout lacks a source file.
 func (f userlandFinder) find() (u *Userland, from string, err error) {
 	if f.carried != nil {
 		if u, err = readUserland(f.carried); !errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +102,8 @@ func (f userlandFinder) find() (u *Userland, from string, err error) {
 
 const userlandDir = "programs"
 
-// cached returns the cache directory for the checkout's userland, or without a checkout the newest one there is.
+// cached returns the directory in the cache for the checkout's userland; the directory may not exist. Without a
+// checkout it returns the last modified one of all userlands in the cache, or fs.ErrNotExist.
 func (f userlandFinder) cached() (string, error) {
 	if f.checkout == "" {
 		newest, dir := time.Time{}, ""
@@ -166,13 +171,13 @@ func (f userlandFinder) build(ctx context.Context, building func()) (*Userland, 
 	return u, err
 }
 
-// lockDir locks a directory, if its file system has locks.
+// lockDir waits until it has locked a directory or ctx ends. If the file system has no locks, it takes none.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(100 * time.Millisecond) // flock cannot be cancelled
+	tick := time.NewTicker(100 * time.Millisecond) // polls, because a waiting flock cannot be cancelled
 	defer tick.Stop()
 	for {
 		switch err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
@@ -189,7 +194,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	}
 }
 
-// checkout returns the checkout in which this program may build, or "".
+// checkout returns $VNIC_SOURCE, unchecked, or if it is empty the checkout whose bin directory has this program, or "".
 func checkout() string {
 	if dir := os.Getenv(EnvSource); dir != "" {
 		return dir
@@ -204,8 +209,9 @@ func checkout() string {
 	return checkoutOf(exe)
 }
 
-// checkoutOf returns the checkout whose bin directory has a program, or "" if a file of the build is missing
-// or belongs to a user other than the program's owner, this user and root.
+// checkoutOf returns the checkout whose bin directory has the program exe. It returns "" if exe or one of the files
+// that it checks is missing, or if such a file belongs to a user other than exe's owner, this process's effective user
+// and root.
 func checkoutOf(exe string) string {
 	var program, st unix.Stat_t
 	if unix.Stat(exe, &program) != nil {

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeCheckout makes a checkout whose build fails if a file "fails" exists.
+// fakeCheckout makes a checkout whose build fails if a file named "fails" is in its directory.
 func fakeCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,7 +32,7 @@ func fakeCheckout(t *testing.T) string {
 	return dir
 }
 
-// The search order is: embedded, in the cache, built.
+// find returns the embedded userland rather than the cached one, and does not return one built from another go.mod.
 func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	f := userlandFinder{cacheDir: t.TempDir(), checkout: fakeCheckout(t)}
 	if _, _, err := f.find(); !errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func TestUserlandIsLookedForInItsOrder(t *testing.T) {
 	}
 }
 
-// Concurrent callers build the userland only once.
+// Concurrent calls of FindUserland build the userland only once.
 func TestUserlandIsBuiltOnce(t *testing.T) {
 	dir := fakeCheckout(t)
 	t.Setenv(EnvSource, dir)

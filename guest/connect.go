@@ -15,17 +15,17 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Listener accepts connections whose payload arrives in Memory.
+// Listener accepts connections whose payload is steered to Memory ([Device.ListenGPU]).
 type Listener struct {
 	devmem.Listener
 	Memory *Memory
 }
 
 // ListenGPU listens on a port of Addr for connections whose payload arrives in GPU memory: it allocates
-// Memory of size bytes, binds receive queue Queue to it, and steers the port's traffic to the queue. Closing
-// the device undoes this. Memory should have room for data in flight and for the frags that the program
-// holds. If port is 0, the device picks a port, and all TCP traffic to Addr is steered. For several listeners use
-// Alloc, BindRX, AddFlow and Listen.
+// Memory of size bytes, a multiple of devmem.PageSize, binds receive queue Queue to it, and steers the port's TCP
+// traffic to the queue. Closing the device undoes this, and also the steps of a call that failed. Memory should have
+// room for data in flight and for the frags that the program holds. If port is 0, the device picks a port, and all TCP
+// traffic to Addr is steered. For several listeners use Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
 	if err != nil {
@@ -46,7 +46,8 @@ func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 }
 
 // Listen implements [devmem.Device]. The listener keeps the device's present StallLimit, which its connections have,
-// and PeerLimit: after so long without a connection AcceptConn fails with os.ErrDeadlineExceeded.
+// and PeerLimit: if an AcceptConn waits for so long (0: for ever), it closes the listener and fails with
+// os.ErrDeadlineExceeded.
 func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	l, err := d.Device.Listen(local)
 	if err != nil {
@@ -55,7 +56,8 @@ func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	return &limited{l, d.PeerLimit, d.StallLimit}, nil
 }
 
-// Dial implements [devmem.Device], with PeerLimit as its timeout. The connection has the device's StallLimit.
+// Dial implements [devmem.Device], with PeerLimit as its timeout (0: none). The connection has the device's present
+// StallLimit.
 func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
 	ctx, cancel := d.untilPeer(ctx)
 	defer cancel()
@@ -96,8 +98,9 @@ func (l *limited) AcceptConn() (devmem.Conn, error) {
 	return c, nil
 }
 
-// AcceptConn waits for a connection, at most the PeerLimit that the device had when the Listener was made. The
-// connection's Close is the one of [Device.DialGuest].
+// AcceptConn waits for a connection, at most for the PeerLimit that the device had when the Listener was made (0: for
+// ever). If none comes in that time, it closes the Listener. The connection's Close does what [Device.DialGuest]
+// describes.
 func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	c, err := l.Listener.AcceptConn()
 	if err != nil {
@@ -109,11 +112,12 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
 
-// DialGuest connects to the device of a guest. It tries again while no program listens there, for at most
-// PeerLimit.
+// DialGuest connects to the device of a guest ([Device.AddrOf]). It tries again while the peer refuses, resets or does
+// not answer the connection or cannot be reached, for at most PeerLimit (0: until ctx ends).
 //
-// The connection's Close ends this side's stream, and waits a while for the end of the peer's: with --nic virtio,
-// once the device is closed, nothing retransmits lost data. After SetLinger(0), Close resets the connection.
+// The connection's Close ends this side's stream, and waits up to 5 seconds, or more on a slow machine (--slow), for
+// the end of the peer's stream: with --nic virtio, once the device is closed, nothing retransmits lost data. After
+// SetLinger(0), Close instead resets the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
 	if !to.IsValid() {
@@ -130,7 +134,7 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	return &conn{Conn: c}, nil
 }
 
-// Diagnose explains why payload arrives in host memory; [devmem.Diagnose] calls it.
+// Diagnose explains why payload of c arrives in host memory, or returns ""; [devmem.Diagnose] calls it.
 func (c *conn) Diagnose() string { return devmem.Diagnose(c.Conn) }
 
 type conn struct {
@@ -138,8 +142,8 @@ type conn struct {
 	abort atomic.Bool
 }
 
-// Close implements net.Conn. It drops what the peer still sends; payload in device memory, which Read cannot
-// read, ends its wait.
+// Close implements net.Conn. Unless SetLinger(0) was called, it sends FIN, and then waits for the peer's FIN and drops
+// data that arrives before. Payload in device memory, which Read cannot read, ends the wait.
 func (c *conn) Close() error {
 	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(limits.CloseWait.Here())) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {

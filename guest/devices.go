@@ -9,15 +9,17 @@ import (
 	"strings"
 )
 
-// named is an entry of $VNIC_DEVICES, with the entry of the same name in $VNIC_PEERS, or the result of first.
+// named is a device of the guest: an entry of $VNIC_DEVICES, or the result of first. peers is the device's list of
+// addresses in $VNIC_PEERS, or "".
 type named struct {
 	name, device string
 	addr         netip.Prefix
 	peers        string
 }
 
-// Devices returns the names of the guest's devices, as in the lab file. The devices at one position in all guests'
-// lists share a subnet, unless the lab file gives addresses. Without a lab file there is one device, nic0.
+// Devices returns the names of the guest's devices: the lab file's, or nic0, nic1 and so on. The devices at one
+// position in all guests' lists share a subnet, unless the lab file gives addresses. Without a lab there is one device,
+// nic0.
 func Devices() (names []string, err error) {
 	list, err := devices()
 	for _, d := range list {
@@ -26,8 +28,8 @@ func Devices() (names []string, err error) {
 	return names, err
 }
 
-// OpenDevice opens the device with a name. Of several GPUs it uses the nearest one in the PCIe
-// tree.
+// OpenDevice opens the device of this name. If the device reaches several GPUs, it uses the one that is nearest in the
+// PCIe tree.
 func OpenDevice(ctx context.Context, name string) (*Device, error) {
 	list, err := devices()
 	if err != nil {
@@ -43,7 +45,7 @@ func OpenDevice(ctx context.Context, name string) (*Device, error) {
 
 func devices() (list []named, err error) {
 	entries := strings.Fields(os.Getenv("VNIC_DEVICES"))
-	if len(entries) == 0 { // an image of vnic image build has only the variables of the first device
+	if len(entries) == 0 { // an image of vnic image build sets VNIC_DEVICE instead
 		d, err := first()
 		if err != nil {
 			return nil, err
@@ -66,7 +68,8 @@ func devices() (list []named, err error) {
 	return list, nil
 }
 
-// peersOf returns the entry of a device in $VNIC_PEERS, or if device is "" the first one.
+// peersOf returns the addresses in the entry of a device in $VNIC_PEERS, or if device is "" in the first entry. It
+// returns "" if there is no such entry.
 func peersOf(device string) string {
 	for _, e := range strings.Fields(os.Getenv("VNIC_PEERS")) {
 		if name, list, _ := strings.Cut(e, "="); name == device || device == "" {
@@ -76,7 +79,8 @@ func peersOf(device string) string {
 	return ""
 }
 
-// parsePeers returns the guests' addresses, the zero Addr for a guest without a device on the rail; nil for "".
+// parsePeers parses a result of peersOf: it returns an address for each guest, or nil if text is "". The address of a
+// guest for which text has "-", as it has no such device, is the zero Addr.
 func parsePeers(text string) (*[]netip.Addr, error) {
 	if text == "" {
 		return nil, nil

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/guest"
 )
 
-// receive takes one connection into GPU memory and computes a digest of the bytes.
+// receive accepts one connection, and at its end prints the number of received bytes and their SHA-256. It expects all
+// bytes to arrive in GPU memory.
 func receive(_ context.Context, d *guest.Device) error {
 	l, err := d.ListenGPU(5201, 16<<20)
 	if err != nil {
@@ -21,7 +22,7 @@ func receive(_ context.Context, d *guest.Device) error {
 		return err
 	}
 	sum, total := sha256.New(), 0
-	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) bounds one call
+	frags, linear := make([]devmem.Frag, 64), make([]byte, 64<<10) // len(linear) bounds the bytes of one call
 	for {
 		n, nfrags, _, err := c.RecvDevmem(frags, linear, 0)
 		if err == io.EOF {
@@ -43,7 +44,7 @@ func receive(_ context.Context, d *guest.Device) error {
 	}
 }
 
-// A receiver; guest 0 of `vnic boot --guests 2` runs it, as Example_sender sends there.
+// A receiver in GPU memory. Guest 0 of `vnic boot --guests 2` runs it, because Example_sender sends to guest 0.
 func Example_receiver() {
 	guest.Main(receive)
 	// Output: received 1048576 bytes: sha256 2a87b1e711042d8198230ce05edcb9061c5728b27b22770d8bdac024b7252018

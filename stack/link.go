@@ -17,7 +17,7 @@ type link struct {
 	s   *Stack
 	gso bool
 
-	// unverified: netstack is receiving a packet in fragments, whose checksum was not checked.
+	// unverified: the packet that inject last gave to netstack is a fragment, so its TCP or UDP checksum was not checked.
 	unverified atomic.Bool
 }
 
@@ -26,10 +26,10 @@ var (
 	_ stack.GSOEndpoint  = (*link)(nil)
 )
 
-// queue returns the transmit queue of a packet: its flow's, or for an acknowledgment the one with the fewest frames
-// with payload if the flow's has many. Behind another flow's payload, acknowledgments would make two transfers in
-// opposite directions alternately idle (Zhang, Shenker, Clark, "Observations on the Dynamics of a Congestion
-// Control Algorithm", SIGCOMM 1991).
+// queue returns the transmit queue of a packet: its flow's, or for a segment that only acknowledges, the queue with
+// the fewest waiting frames with payload (txQueue.waiting), if the flow's has fewFrames or more. Behind another flow's
+// payload, acknowledgments could make two transfers in opposite directions alternately idle (Zhang, Shenker, Clark,
+// "Observations on the Dynamics of a Congestion Control Algorithm", SIGCOMM 1991).
 func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
 	if len(l.s.tx) > 1 && q.waiting.Load() >= fewFrames && acknowledges(pkt) {
@@ -42,7 +42,8 @@ func (l *link) queue(pkt *stack.PacketBuffer) *txQueue {
 	return q
 }
 
-// fewFrames is from how many frames with payload on a queue's ring on acknowledgments use another queue.
+// fewFrames is how many frames with payload a flow's queue must have waiting before its acknowledgments may use another
+// queue.
 const fewFrames = 8
 
 func acknowledges(pkt *stack.PacketBuffer) bool {

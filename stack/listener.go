@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/internal/ether"
 )
 
-// As the default of net.core.somaxconn.
+// backlog is the default of net.core.somaxconn since Linux 5.4.
 const backlog = 4096
 
 // Listener implements devmem.Listener.
@@ -36,7 +36,7 @@ type Listener struct {
 var _ devmem.Listener = (*Listener)(nil)
 
 // local reports whether an address is one of the stack's, unspecified, or the zero Addr. Netstack would bind to other
-// addresses too.
+// IPv4 addresses too.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
 		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
@@ -224,7 +224,8 @@ func (s *Stack) connect(ctx context.Context, ep tcpip.Endpoint, wq *waiter.Queue
 	return nil
 }
 
-// DialContext is like net.Dialer's for TCP. The address and the port must be numeric.
+// DialContext is like net.Dialer.DialContext for TCP, but it does not check that the address fits tcp4 or tcp6. The
+// address and the port must be numeric.
 func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

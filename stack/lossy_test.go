@@ -17,8 +17,8 @@ func TestLossless(t *testing.T) {
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
-// With halfClose each side closes its direction when all its sends are complete; without, when it has also
-// received all bytes.
+// transfer makes A and B send each other n bytes at the same time. With halfClose each of them closes its direction
+// when all its sends are complete; without, when it has also received all bytes.
 func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20

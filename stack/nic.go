@@ -9,10 +9,10 @@ import (
 )
 
 // NIC is the device under a stack: *driver.NIC, or one of a pair of NICs in memory (package stacktest). If
-// New succeeds, the stack owns the NIC and closes it.
+// New succeeds, the stack owns the NIC, and Stack.Close closes it.
 //
-// The NIC calls the receiver's Receive, Completed and Wake without holding a lock, and these may call
-// Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls
+// The NIC calls the receiver's Receive, Completed and Wake without a lock that Transmit or Refill takes: these methods
+// may call Transmit and Refill. When the device no longer reads a frame that Transmit accepted, the NIC calls
 // Completed with the frame's cookie, unless the cookie is 0 or the NIC is closed.
 type NIC interface {
 	MAC() net.HardwareAddr

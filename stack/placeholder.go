@@ -9,14 +9,15 @@ import (
 // placeholder is a Payloader for n bytes of payload in device memory: netstack counts n bytes without having
 // them.
 //
-// A placeholder asks for a buffer of one byte and returns n from Read: the view then has n bytes over memory
-// that it does not have.
+// A placeholder asks for a buffer of one byte and returns n from Read, so that netstack's view of it has the size n,
+// which may be more than the view's memory.
 type placeholder struct{ n int }
 
-// Len implements tcpip.Payloader: it asks for room for one byte.
+// Len implements tcpip.Payloader: it asks for room for one byte, and after Read for none.
 func (g *placeholder) Len() int { return min(g.n, 1) }
 
-// Read implements io.Reader, except that it returns more than len(b).
+// Read implements io.Reader, except that it writes nothing to b, and the first time that b is not empty returns n,
+// which may be more than len(b).
 func (g *placeholder) Read(b []byte) (n int, err error) {
 	if len(b) > 0 {
 		n, g.n = g.n, 0

@@ -29,7 +29,7 @@ func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold in
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// The pool has few pages, and the application holds up to a quarter of them.
+// The pool has few pages, and between its reads the application keeps tokens for at most a quarter of them.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -54,7 +54,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 						return r.run()
 					})
 				})
-				if wide && pages < 300 { // the receiver starts to read when the pool is used up
+				if wide && pages < 300 { // the receiver starts to read when a frame found too few pages
 					testkit.Eventually(t, "something is dropped or refused", func() bool {
 						return w.nb.Drops()+w.b.Stats().RxRefused > 0
 					})
@@ -69,7 +69,8 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A segment is lost again and again while the segments after it find the pool low or dry.
+// The first segment of a transfer is lost at least twice, and until B's stack has refused a later one because the pool
+// is low or dry.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -444,7 +445,7 @@ func TestZeroWindow(t *testing.T) {
 				w.nb.Filter(func(*splitter.Headers, int) bool { return !cutOff.Load() })
 				w.na.Filter(func(*splitter.Headers, int) bool {
 					if probes.Add(1) == 2 {
-						cutOff.Store(false) // the first answer is lost too
+						cutOff.Store(false) // B's answer to A's first packet is lost
 					}
 					return true
 				})

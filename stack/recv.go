@@ -17,9 +17,9 @@ var errStop = errors.New("stop")
 type sinkMode uint8
 
 const (
-	plain   sinkMode = iota // Read
-	frags                   // RecvDevmem
-	discard                 // RecvDevmem with Trunc
+	plain   sinkMode = iota // the mode of Read
+	frags                   // of RecvDevmem without Trunc
+	discard                 // of RecvDevmem with Trunc
 )
 
 // sink receives the slices that netstack delivers, in stream order. It copies only bytes in host memory.
@@ -33,8 +33,8 @@ type sink struct {
 	nfrags int
 	pos    uint64 // stream position of the next byte
 	began  bool
-	device bool  // the bytes taken so far are from packets that are not readable
-	err    error // why the sink took no byte
+	device bool  // in mode frags, once began is set: the bytes taken are of packets with payload in device memory
+	err    error // why take failed before the sink had taken a byte
 }
 
 // Write implements io.Writer: it takes as much of b as it can.
@@ -99,8 +99,8 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token fills frags, with tokens, for the bytes [off, off+n) of a slot, or the first of them, and returns the number
-// of these bytes.
+// token appends frags with tokens to k.frags for the bytes [off, off+n) of a slot, or for the first of them if k.frags
+// has no room for more. It returns the number of bytes in these frags.
 func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
@@ -125,7 +125,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		off = 0
 	}
 	if given == 0 {
-		return 0, syscall.EIO // it is the junk slot, which netstack should not deliver
+		return 0, syscall.EIO // the junk slot has no pages: netstack should not deliver it
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, net.ErrClosed
@@ -195,7 +195,8 @@ func (c *Conn) RecvDevmem(fs []devmem.Frag, linear []byte, flags devmem.RecvFlag
 	return n, nfrags, nlinear, c.opError("recv", err)
 }
 
-// end returns the error of a stream without more bytes: io.EOF if the peer closed it.
+// end returns the error of a read when netstack has no more bytes: io.EOF, unless the NIC has failed or the Conn is
+// closed.
 func (c *Conn) end() error {
 	if c.s.failure.Load() != nil || c.isClosed() {
 		return c.failure(nil)

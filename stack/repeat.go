@@ -8,32 +8,33 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// This file works around a bug of gVisor's RACK. After a tail loss probe it arms no timer if it counts
+// This file works around a bug of gVisor's RACK. After a tail loss probe, gVisor arms no timer if it counts
 // nothing as outstanding; during a recovery it counts too few of the sent segments, and never a FIN
 // (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost as well, this end of
-// the connection is silent forever.
+// the connection may never send again.
 //
-// So with Options.RACK the link layer keeps the last segment of each flow until it is acknowledged, and sends it
-// again if the flow has sent nothing for a while. The last data is kept together with the FIN, because a SACK does not
-// cover a FIN.
+// So with Options.RACK the link layer keeps the last segment of each flow with data or a FIN until it is acknowledged,
+// and sends it again if for a while the flow has sent no data and no FIN and the peer has acknowledged no new data. The
+// last data is kept together with a FIN that comes after it, because gVisor's SACKs do not cover a FIN.
 
 const (
 	repeatTick  = 250 * time.Millisecond
-	repeatAfter = 4  // ticks of silence
-	repeatMost  = 32 // each repetition doubles the wait up to this
+	repeatAfter = 4  // ticks of silence before the first repetition
+	repeatMost  = 32 // in ticks: each repetition doubles the wait, up to this
 )
 
-// tail is the last segment of a flow that the peer has not acknowledged, and the FIN after it.
+// tail is the last segment with data or a FIN that a flow has sent, and a FIN without data after it, if any, until the
+// peer has acknowledged both.
 type tail struct {
-	pkts   [2]*stack.PacketBuffer // the segment, nil: all is acknowledged; a FIN without data after it, nil: none
+	pkts   [2]*stack.PacketBuffer // the segment, nil: nothing is kept; a FIN without data after it, nil: none
 	end    uint64                 // the stream offset after the segment and the FIN
-	silent int                    // ticks since the flow sent data or a FIN, or the peer acknowledged bytes
+	silent int                    // ticks since the flow sent data or a FIN, new or again, or new data was acknowledged
 	wait   int                    // ticks of silence before the next repetition
-	tsval  uint32                 // the last timestamp (RFC 7323)
+	tsval  uint32                 // TSval of the segment that was sent last (RFC 7323)
 }
 
-// remember keeps an outgoing segment in the tail, if it ends the stream that the flow has sent so far. Under
-// the flow's lock.
+// remember records an outgoing segment's timestamp, and keeps the segment in the tail if it has data or a FIN and no
+// kept one ends later; not if it is a SYN or acknowledged, nor after the flow has ended. Under the flow's lock.
 func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil {
 		f.tail.tsval = binary.BigEndian.Uint32(o)
@@ -67,7 +68,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 	t.end, t.wait = uint64(end), repeatAfter
 }
 
-// Under the flow's lock.
+// dropTail releases the packets of the tail. Under the flow's lock.
 func (f *flow) dropTail() {
 	for i, pkt := range f.tail.pkts {
 		if pkt != nil {
@@ -77,8 +78,9 @@ func (f *flow) dropTail() {
 	}
 }
 
-// refresh updates the acknowledgment and the timestamp of an older segment. A peer drops a segment with an
-// older timestamp (RFC 7323, 5.2). Under the flow's lock.
+// refresh updates the acknowledgment, the window and the timestamp of an outgoing segment with ACK, and without SYN and
+// RST, if they are older than the last sent ones. A peer drops a segment with an older timestamp (RFC 7323, 5.2). Under
+// the flow's lock.
 func (f *flow) refresh(tcp header.TCP) {
 	if !f.irsKnown || tcp.Flags()&(header.TCPFlagAck|header.TCPFlagSyn|header.TCPFlagRst) != header.TCPFlagAck {
 		return
@@ -93,7 +95,7 @@ func (f *flow) refresh(tcp header.TCP) {
 	}
 }
 
-// silence counts a tick, and appends the tail's packets to list if they must be repeated.
+// silence counts a tick, and appends the tail's packets to list, each with a new reference, if they must be repeated.
 func (f *flow) silence(list []*stack.PacketBuffer) []*stack.PacketBuffer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +133,7 @@ func (fs *flows) repeater(stop <-chan struct{}) {
 		}
 		fs.mu.RUnlock()
 		for i, pkt := range again {
-			_ = fs.s.link.queue(pkt).write(pkt) // the next repetition follows
+			_ = fs.s.link.queue(pkt).write(pkt) // after an error the packet is repeated later
 			pkt.DecRef()
 			again[i] = nil
 		}

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The last segment and its first repetition (with RACK a tail loss probe) are lost while an earlier one is being
-// recovered.
+// The last segment and its first repetition are lost while an earlier segment is being recovered; likewise a FIN behind
+// the last data.
 //
 // Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tests: a busy CPU makes long timeouts
@@ -33,7 +33,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside other tes
 				completed(t, ca)
 				var mu sync.Mutex
 				var first, end uint32
-				seen, lost, finLost := 0, 0, 0 // of the first segment; of the last; of a FIN after it
+				seen, lost, finLost := 0, 0, 0 // times: the first segment was seen, the last one lost, a FIN after data lost
 				recovering, queued := make(chan struct{}), make(chan struct{})
 				w.na.Filter(func(h *splitter.Headers, payload int) bool {
 					mu.Lock()

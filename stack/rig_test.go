@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if flag.Lookup("test.fuzz").Value.String() == "" { // with -fuzz, the flag is how many processes fuzz
+	if flag.Lookup("test.fuzz").Value.String() == "" { // with -fuzz, test.parallel is the number of processes that fuzz
 		flag.Set("test.parallel", "32") // the tests of loss mostly wait for timers
 	}
 	goleak.VerifyTestMain(m)
@@ -49,7 +49,7 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
 		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)},
-			MinRTO: 200 * time.Millisecond} // limits.MinRTORACK, on any machine
+			MinRTO: 200 * time.Millisecond} // limits.MinRTORACK, not longer on a slow machine
 		for _, f := range change {
 			f(&c)
 		}
@@ -70,7 +70,8 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 	return w
 }
 
-// bindRX binds [off, off+size) of a stack's GPU to queues, and steers a port to the first of them.
+// bindRX binds [off, off+size) of a stack's GPU to queues, and steers TCP packets to port (0: to any port) to the first
+// of them.
 func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues ...int) devmem.Binding {
 	t.Helper()
 	buf := testkit.Must(s.Register(0, off, size))(t)
@@ -172,7 +173,7 @@ func skip(t testing.TB, c devmem.Conn, n int) {
 	}
 }
 
-// pattern writes the bytes of stream seed from position pos on.
+// pattern fills b with bytes of the pattern that seed selects, from position pos of the pattern on.
 func pattern(b []byte, seed, pos uint64) {
 	for len(b) > 0 {
 		var w [8]byte
@@ -189,8 +190,8 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// sender sends total bytes of a pattern: its linear share from host memory, the rest from ranges of device
-// memory, which it overwrites as soon as their send is complete.
+// sender sends total bytes of a pattern in pieces, each from host memory or from ranges of device memory. It overwrites
+// this device memory as soon as the send is complete.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
@@ -198,9 +199,9 @@ type sender struct {
 	seed    uint64
 	total   int
 	rng     *rand.Rand
-	linear  float64         // of pieces that are written from host memory
+	linear  float64         // the probability that a piece is sent from host memory
 	first   uint32          // number of the first send
-	after   <-chan struct{} // if not nil, the sender waits until it is closed before it closes its side
+	after   <-chan struct{} // if not nil: the sender closes its direction only after this channel is closed
 }
 
 const arena = 64 << 10
@@ -321,10 +322,10 @@ type receiver struct {
 	seed   uint64
 	total  int
 	rng    *rand.Rand
-	hold   int // tokens kept
+	hold   int // most tokens kept between reads
 	device int // bytes received in device memory
 	linear int
-	got    chan struct{} // closed when no more bytes will come; may be nil
+	got    chan struct{} // if not nil, run closes it when total bytes have come, or when it returns
 }
 
 func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {
@@ -436,7 +437,7 @@ func short(n int) int {
 	return n
 }
 
-// all runs functions at the same time. When one fails, it closes the connections.
+// all runs functions at the same time, and returns an error if one fails. When one fails, all closes the connections.
 func all(conns []devmem.Conn, fs ...func() error) error {
 	var g errgroup.Group
 	var once sync.Once
@@ -459,7 +460,7 @@ func all(conns []devmem.Conn, fs ...func() error) error {
 	return g.Wait()
 }
 
-// balanced waits until each page is free or posted, and no send is open.
+// balanced waits until each page of receive bindings is free or posted, and no send is incomplete.
 func balanced(t testing.TB, s *stack.Stack) {
 	t.Helper()
 	open := func(b devmem.BindingStats) bool {

@@ -14,8 +14,8 @@ import (
 
 type receiver struct{ s *Stack }
 
-// Receive gives frames to netstack. It copies headers before it parses them: the device could change the
-// originals.
+// Receive implements driver.Receiver: it gives frames to netstack, or drops them. It copies headers before it parses
+// them: the device could change the originals.
 func (r receiver) Receive(frames []driver.RxFrame) {
 	for i := range frames {
 		if f := &frames[i]; len(f.Payload) > 0 {
@@ -55,7 +55,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	}
 	hdrLen := int(h.HdrLen)
 	if h.Class != splitter.TCP {
-		hdrLen = min(int(h.FrameLen), n) // ICMP needs more than the headers in one piece
+		hdrLen = min(int(h.FrameLen), n) // netstack needs more of an ICMP packet than its headers in one view
 	}
 	buf := buffer.MakeWithView(buffer.NewViewWithData(start[h.L3Off:hdrLen]))
 	if int(h.FrameLen) > hdrLen {
@@ -84,8 +84,8 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	s.inject(&h, buf)
 }
 
-// verify checks the transport checksum of a packet in host memory: netstack does not, because the link has
-// RXChecksumOffload.
+// verify returns false if the transport checksum of a TCP or UDP packet in host memory is wrong. Netstack does not
+// check it, because the link has CapabilityRXChecksumOffload for packets that are no fragments.
 func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool {
 	head := int(h.HdrLen)
 	var sum uint16
@@ -95,7 +95,8 @@ func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool
 	return splitter.VerifyL4(h, hdr[:head], h.FrameLen-uint32(head), sum) != splitter.CsumBad
 }
 
-// receiveSplit receives a frame whose payload is in device memory. It owns the pages of the payload.
+// receiveSplit receives a frame with payload in device memory; the first bytes of the payload may be in host memory.
+// receiveSplit owns the pages of the payload.
 func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var l *shadowQueue
 	if fr.Queue >= 0 && fr.Queue < len(s.rx) {
@@ -149,17 +150,17 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	buf := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.L3Off:h.HdrLen]))
 	if head > 0 {
 		b := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.HdrLen : int(h.HdrLen)+head]))
-		buf.Merge(&b) // never Append, which would read the payload
+		buf.Merge(&b)
 	}
 	if device > 0 {
 		b := buffer.MakeWithView(l.view(slot, device))
-		buf.Merge(&b)
+		buf.Merge(&b) // not Append, which may copy bytes of the view, and so read the payload
 	}
 	s.inject(&h, buf)
 }
 
-// inject gives a packet to netstack, on the NIC's polling goroutine. No lock may be held: netstack may send
-// an answer before inject returns.
+// inject gives a packet to netstack, on the goroutine on which the NIC calls Receive. The caller holds no lock of the
+// stack: netstack may send an answer before inject returns.
 func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
 	s.link.unverified.Store(h.Class == splitter.Fragment)

@@ -14,8 +14,8 @@ import (
 // writeSize is netstack's largest segment with GSO, without headers (snd.go: sendData).
 const writeSize = ether.MaxGSO - 160 - 1
 
-// room waits for space in the send buffer, and returns how many bytes to write, at least 1. The caller holds
-// wmu.
+// room waits for space in the send buffer, and returns how many of n bytes to write, at least 1. If netstack will send
+// nothing more (flow.ended), it does not wait. The caller holds wmu.
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
@@ -138,7 +138,7 @@ func (f *flow) wrote(n int) {
 	f.mu.Unlock()
 }
 
-// openSend takes over the caller's reference to b.
+// openSend adds an open send, which takes over the caller's reference to b.
 func (f *flow) openSend(b *txBinding) {
 	f.mu.Lock()
 	f.sends.push(send{binding: b, open: true})
@@ -155,7 +155,7 @@ func (f *flow) addPart(gpu int, off uint64, n int) {
 	f.mu.Unlock()
 }
 
-// cutPart records that netstack took n bytes of the last part.
+// cutPart records that netstack accepted n bytes of the last part, and shortens the part to these.
 func (f *flow) cutPart(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +170,7 @@ func (f *flow) cutPart(n int) {
 	}
 }
 
-// A call of SendDevmem that queued nothing gets no number.
+// closeSend closes the last send, for which SendDevmem has queued n bytes. Without bytes the send gets no number.
 func (f *flow) closeSend(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

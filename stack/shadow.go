@@ -10,25 +10,25 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// Only this file of the package uses unsafe: it gives netstack payload views over memory that cannot be read. A
-// buffer.View is {read, write int; chunk *chunk}, a chunk is {references, data []byte}; the chunk of a view of
-// more than buffer.MaxChunkSize bytes is never pooled, so its data can be replaced by a reservation.
+// Only this file of the package uses unsafe: it makes views for netstack over address space that cannot be read. A
+// buffer.View has fields {read, write int; chunk *chunk}, and a chunk {chunkRefs; data []byte}. A chunk whose data has
+// more than buffer.MaxChunkSize bytes is never pooled, so its data can be replaced by reserved address space.
 
 const (
 	slotShift = 16
-	slotSize  = 1 << slotShift // payload of the largest frame, in bytes
-	junkSlot  = 0              // for payload that the stack does not deliver
+	slotSize  = 1 << slotShift // bytes of a slot, enough for the payload of any frame
+	junkSlot  = 0              // for payload that netstack gets only to drop it
 )
 
 // shadow is reserved, inaccessible address space that stands for received payload. The shadow queue's lock
-// protects it; find needs no lock.
+// protects it; find and startsBehind need no lock.
 type shadow struct {
 	mem  []byte // PROT_NONE
 	lo   uintptr
 	base *buffer.View // all of mem
 }
 
-// newShadow reserves address space for slots, including junkSlot.
+// newShadow reserves address space. slots is the number of slots, junkSlot included.
 func newShadow(slots int) (*shadow, error) {
 	if errLayout != nil {
 		return nil, errLayout
@@ -51,7 +51,8 @@ func (s *shadow) view(slot uint32, n int) *buffer.View {
 	return v
 }
 
-// find returns the slot in which p starts, and the offset there. It does not read p, which must not be empty.
+// find returns the slot in which p starts, and the offset of p in it, or false if p starts outside the shadow. It does
+// not read p, which must not be empty.
 func (s *shadow) find(p []byte) (slot uint32, off int, ok bool) {
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 	if addr < s.lo || addr-s.lo >= uintptr(len(s.mem)) {
@@ -61,7 +62,7 @@ func (s *shadow) find(p []byte) (slot uint32, off int, ok bool) {
 	return uint32(d >> slotShift), int(d & (slotSize - 1)), true
 }
 
-// startsBehind reports whether the shadow lies behind the start of p.
+// startsBehind reports whether the shadow starts at a higher address than p.
 func (s *shadow) startsBehind(p []byte) bool {
 	return s.lo > uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }
@@ -72,7 +73,7 @@ func (s *shadow) close() error {
 	return unix.Munmap(s.mem)
 }
 
-// chunkData returns the data field of a view's chunk. v must come from buffer.NewView and have a chunk.
+// chunkData returns a pointer to the data field of a view's chunk. v must come from buffer.NewView and have a chunk.
 func chunkData(v *buffer.View) *[1][]byte {
 	chunk := *(*unsafe.Pointer)(unsafe.Add(unsafe.Pointer(v), layout.chunk))
 	return (*[1][]byte)(unsafe.Add(chunk, layout.data))

@@ -11,8 +11,8 @@ import (
 // maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// shadowQueue is one receive queue's part of a binding: its shadow, and for each slot of it the pieces of
-// memory with the payload, which the taker of the slot owns until it releases the slot.
+// shadowQueue is one receive queue's part of a binding: its shadow, and for each slot of the shadow the pieces of GPU
+// memory with the payload. An element of slots belongs to the code that has taken the slot, until it releases the slot.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding
@@ -31,8 +31,8 @@ func makeShadowQueue(queue int, b *rxBinding, sh *shadow, n int) *shadowQueue {
 	return l
 }
 
-// take puts n bytes that the device wrote to ranges into a slot. If it returns false, the caller still owns the
-// ranges.
+// take records in a free slot the n bytes that the device wrote to ranges. It returns false if no slot is free or the
+// pool refuses the ranges: the caller then still owns them.
 func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {

@@ -1,25 +1,26 @@
-// Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP stack whose
-// payload it cannot read.
+// Package stack implements devmem.Device with gVisor netstack over a NIC with header split. Netstack cannot read the
+// payload that is in device memory.
 //
 // Received payload in device memory enters netstack as views of a shadow: address space that is reserved but
-// not accessible (mmap PROT_NONE). Netstack handles such views by their addresses, from which the stack finds
-// the pages. A read of the payload faults. Bytes at other addresses are linear: they came in host memory.
-// For transmit, netstack gets placeholders of the same length, and the link layer finds the payload in device
-// memory by the sequence number.
+// not accessible (mmap PROT_NONE). Netstack passes such views on without reading them, and the stack finds the pages by
+// a view's address. A read of a shadow faults. Bytes at other addresses are linear: they came in host memory. For
+// payload that SendDevmem sends, netstack gets placeholders of the same length, and the link layer finds the payload in
+// device memory by the sequence number.
 //
-// The stack keeps the pages of a delivered frame until the application has read past the frame's end and has
-// returned its tokens, or closes the connection. The application owns sent memory again when the peer has
-// acknowledged it, or the connection has ended, and no descriptor of the device points to it.
+// The stack keeps the pages of a frame that netstack may deliver until the application has read past the frame's end
+// and has returned its tokens, or the connection is closed, or it has ended before it was accepted. The application
+// owns sent memory again when no descriptor of the device points to it, and the peer has acknowledged it or the
+// connection has ended.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a
-// pool's. The stack holds none while it calls the NIC, except the first two, for Transmit and Refill. configMu
-// is separate: commands that change the NIC, and changes of bindings, hold it. No goroutine takes it under one of
-// these locks.
+// pool's. The stack holds none of these while it calls the NIC, except that it may hold the first three for Transmit
+// and Refill. configMu is separate: commands that change the NIC, and changes of bindings, hold it. No goroutine takes
+// it under one of these locks.
 //
 // Not supported: several NICs, changes of addresses, IP forwarding, UDP sockets, TCP Fast Open, urgent data
 // (its bytes stay in the stream).
 //
-// The package and the packages below it are not API (README, Stability).
+// The package is not API (README, Stability).
 package stack
 
 import (
@@ -44,21 +45,22 @@ import (
 	"vnic.dev/vnic/internal/netlog"
 )
 
-// Options configure a stack. Addresses are required.
+// Options configure a stack. Addresses are required; New does not check that there are any.
 type Options struct {
-	Addresses []netip.Prefix // of the NIC, IPv4 and IPv6
-	Gateways  []netip.Addr   // default routes, at most one for each family
+	Addresses []netip.Prefix // of the NIC, IPv4 or IPv6 or both
+	Gateways  []netip.Addr   // of the default routes, at most one for each IP version
 
 	MTU        int // 0: the NIC's
 	SendBuffer int // bytes; 0: 1 MiB, which netstack raises up to 4 MiB
-	// RecvBuffer limits the unread bytes of a connection; without WideWindow a pool may lower it. 0: 1 MiB, which
+	// RecvBuffer is the size in bytes of a connection's receive buffer, twice the largest window. Without WideWindow, the
+	// pool of a bound queue lowers it for connections that begin on the queue, if the pool holds less. 0: 1 MiB, which
 	// netstack raises up to 8 MiB.
 	RecvBuffer int
-	// NoGSO sends frames of at most the MTU's size.
+	// NoGSO makes the stack send no IP packets of more than the MTU: the NIC has none to cut into segments.
 	NoGSO bool
 	// RACK enables loss recovery by time with tail loss probes (RFC 8985). gVisor's RACK needs the workaround of
-	// repeat.go. On a link that loses segments, close a connection only when all data has arrived: a gVisor peer
-	// that has closed its own direction sends no SACK (tcp/connect.go: sendRaw).
+	// repeat.go. On a link that loses segments, an application should close its own direction only when it has
+	// received all data: after the close gVisor sends no SACKs (tcp/connect.go: sendRaw).
 	RACK bool
 	// MinRTO is the minimum of the retransmission timeout (RFC 6298, 2.4). 0: limits.MinRTO.Here(), or with RACK
 	// limits.MinRTORACK.Here().
@@ -103,7 +105,7 @@ type Stack struct {
 	rss      *control.RSS
 	rxBinds  map[uint32]*rxBinding
 	txBinds  sync.Map          // uint32 to *txBinding
-	shadows  map[int][]*shadow // of closed bindings, by number of slots
+	shadows  map[int][]*shadow // not in use, by number of slots
 }
 
 type counters struct {
@@ -113,7 +115,7 @@ type counters struct {
 
 var _ devmem.Device = (*Stack)(nil)
 
-// New starts a stack on a NIC, and takes ownership of the NIC. Without ctl nothing can be bound or
+// New starts a stack on a NIC, and takes ownership of the NIC. If ctl is nil, nothing can be bound or
 // steered. After an error the caller still owns the NIC.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if err := errors.Join(errLayout, errPlaceholder); err != nil {
@@ -196,7 +198,7 @@ func (s *Stack) configure(o Options) error {
 	return nil
 }
 
-// fail ends the connections after the NIC has failed with err.
+// fail records that the NIC has failed with err, and aborts the connections, in a goroutine. Later calls do nothing.
 func (s *Stack) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("nic stopped", "err", err)
@@ -209,8 +211,8 @@ func (s *Stack) fail(err error) {
 	}
 }
 
-// failed returns the error with which the NIC has failed, or nil. It wraps ENETDOWN; if the NIC was removed,
-// ENODEV too.
+// failed returns an error that wraps ENETDOWN and the NIC's error (ENODEV if the NIC was removed), or nil if the NIC
+// has not failed.
 func (s *Stack) failed() error {
 	err := s.failure.Load()
 	switch {

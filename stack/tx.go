@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	maxRanges  = 17   // pieces of device memory in a frame: MAX_SKB_FRAGS
-	maxBacklog = 4096 // packets that wait for room on a ring
+	maxRanges  = 17   // most pieces of device memory in a frame, as Linux's default MAX_SKB_FRAGS
+	maxBacklog = 4096 // most packets that wait for room on a ring
 )
 
 // txQueue turns netstack's packets into frames.
@@ -22,7 +22,7 @@ type txQueue struct {
 	s     *Stack
 	queue int
 
-	waiting atomic.Int64 // TCP frames with payload that Completed has not reported
+	waiting atomic.Int64 // TCP frames with payload that the NIC has accepted and Completed has not reported
 
 	mu      sync.Mutex
 	header  txHeader
@@ -37,16 +37,18 @@ type txFrame struct {
 	header  [maxHeader + header.IPv4MaximumHeaderSize]byte
 	ranges  [maxRanges]driver.Range
 	scratch []byte
-	pos, n  int // the frame has bytes [pos, pos+n) of the packet's payload
+	pos, n  int // set by payload: the frame has bytes [pos, pos+n) of the packet's payload
 }
 
-// flight is a frame for which the device may read device memory.
+// flight is a frame with ranges of device memory that the device may still read. lo and hi are the numbers of the first
+// and the last send with bytes in the frame.
 type flight struct {
 	flow   *flow // nil: the cookie is free
 	lo, hi uint32
 }
 
-// backlogged is a packet that waits for room on the ring; skip bytes of its payload were sent.
+// backlogged is a packet that waits for room on the ring. If it is TCP with payload, its next frame begins at payload
+// byte skip, or later if the peer has acknowledged more.
 type backlogged struct {
 	pkt  *stack.PacketBuffer
 	skip int
@@ -118,8 +120,8 @@ func (q *txQueue) close() {
 	}
 }
 
-// transmit puts a packet's frames, from payload byte skip on, on the ring, or drops them. If not all fit, it returns
-// the next byte.
+// transmit puts a packet's frames, from payload byte skip on, on the ring, or drops them. If not all fit, all is false,
+// and next is the payload byte with which the rest begins.
 func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
 	if !q.build(pkt, skip) {
 		q.takeBack(q.out)
@@ -150,7 +152,7 @@ const (
 	loaded = bare - 1
 )
 
-// count adds the TCP frames with payload to waiting.
+// count adds to waiting how many of frames are TCP with payload.
 func (q *txQueue) count(frames []driver.TxFrame) {
 	n := int64(0)
 	for i := range frames {
@@ -171,7 +173,7 @@ func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	}
 }
 
-// next appends an empty frame.
+// next appends an empty frame to out.
 func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 	i := len(q.out)
 	if i == len(q.frames) {
@@ -261,7 +263,7 @@ func (q *txQueue) payload(f *flow, pkt *stack.PacketBuffer, base int64, pos int)
 		b.pos, b.n = pos, n
 		h.frame(b.header[:], fr, pos, n, total, mss)
 		var ok bool
-		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // the packet lacks a byte
+		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // a byte is missing, or a placeholder's
 			return false
 		}
 		if len(device) > 0 {
@@ -308,13 +310,14 @@ func (f *flow) sent(tcp header.TCP, n int) {
 	}
 }
 
-// narrow reduces the window that an outgoing segment advertises by one unit, if windows are scaled.
+// narrow reduces the window that an outgoing segment advertises by one unit (1<<shift bytes), if windows are scaled,
+// the window is not 0, the segment is not a SYN, and the unit is not too large (below).
 //
 // The header rounds netstack's window down, so the right edge that a peer sees may move left by up to a unit.
 // Netstack drops data up to the old edge if the rounding closes the window (tcp/rcv.go: acceptable). With a
 // unit less, the edge that a segment advertises is never beyond the rounded edge of a later segment.
 //
-// narrow must not close a window that netstack treats as open: two units must be less than the smallest MSS
+// narrow must not close a window that netstack treats as open: two units must be less than IPv4's default MSS
 // (RFC 9293, 3.7.1).
 func (f *flow) narrow(tcp header.TCP) {
 	const least = 536
@@ -324,7 +327,8 @@ func (f *flow) narrow(tcp header.TCP) {
 	}
 }
 
-// shift returns the scale of the windows that we advertise. Both ends have to offer a scale (RFC 7323, 2.2).
+// shift returns the scale of the windows that we advertise, 0 without scaling. Both ends have to offer a scale
+// (RFC 7323, 2.2).
 func (f *flow) shift() uint8 {
 	if f.scale[0] > 0 && (f.scale[1] >= 0 || f.answered) {
 		return uint8(f.scale[0])
@@ -332,8 +336,9 @@ func (f *flow) shift() uint8 {
 	return 0
 }
 
-// place returns where up to n bytes of the stream from off on are: the first linear bytes in netstack, the next
-// ones in the ranges of device memory. lo and hi are the first and the last send of these ranges.
+// place returns where up to n bytes of the stream from off on are: the first ones, linear in number, in netstack's
+// packet, and the next ones in ranges of device memory, which place appends to dst up to its capacity. lo and hi are
+// the numbers of the first and the last send with bytes in these ranges.
 func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
 	i, j := 0, f.parts.len() // search the first part that ends after off
 	for i < j {

@@ -40,7 +40,7 @@ func (n *ringNIC) Transmit(_ int, f []driver.TxFrame) (int, error) {
 
 func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
-const testISS = 0xffffff00 // numbers wrap soon
+const testISS = 0xffffff00 // sequence numbers wrap after 255 bytes
 
 // newTxRig makes a transmit queue with one flow. Bytes from deviceFrom on are in the GPU, each 100 at a
 // separate offset.
@@ -105,7 +105,8 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	return p
 }
 
-// checkFrames checks that frames carry bytes [from, to) of the stream.
+// checkFrames checks the headers of frames, and that the frames carry bytes [from, to) of the stream in order, from
+// deviceFrom on in device memory.
 func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int) {
 	t.Helper()
 	pos := from

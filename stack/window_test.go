@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// B sends an acknowledgment, which is lost, with a window of less than one unit of the window scale, while A's
-// data up to the edge of an earlier window is under way.
+// Shortly before B's window closes, B's acknowledgments begin to be lost. B then advertises less than one unit of the
+// window scale, and A sends the last byte of the window that it has received before.
 //
 // Invariant: stack: With windows of up to 16 MiB, a segment that arrives within the window that a
 // peer has received is accepted, so it is not sent twice.
@@ -33,7 +33,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 			return true
 		})
 		piece := strings.Repeat("x", 32<<10)
-		write(t, ca, "x") // the filter counts the first segment too
+		write(t, ca, "x") // the filter counts the first segment as out of order
 		skip(t, cb, 1)
 		again.Store(0)
 		for range 128 { // opens the congestion window
@@ -71,7 +71,7 @@ func TestWindowIsKeptOpenAsFarAsPromised(t *testing.T) {
 	}
 }
 
-// window returns the peer's window, when all is acknowledged.
+// window waits until the peer of c has acknowledged all bytes, and returns the peer's window.
 func window(t *testing.T, c devmem.Conn) (wnd int) {
 	t.Helper()
 	testkit.Eventually(t, "all is acknowledged", func() bool {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Functions that older kernels, back to 6.12, lack or declare differently. */
+/* Functions and a struct of Linux 7 that older kernels, back to 6.12, lack or declare differently. */
 #ifndef _VNICGPU_COMPAT_H
 #define _VNICGPU_COMPAT_H
 
@@ -65,7 +65,7 @@ static inline void dma_buf_free_sgt(struct dma_buf_attachment *attach, struct sg
 	kfree(sgt);
 }
 
-/* vec has one piece of that size. An entry of the table must be smaller than 4 GiB. */
+/* vec must have one element (n is 1), of length size. The result's entries have at most 1 GiB: the limit is 4 GiB. */
 static inline struct sg_table *dma_buf_phys_vec_to_sgt(struct dma_buf_attachment *attach,
 						       struct p2pdma_provider *provider, struct phys_vec *vec,
 						       size_t n, size_t size, enum dma_data_direction dir)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * dma-bufs of a GPU's memory (Documentation/driver-api/dma-buf.rst). The memory never moves, so
- * importers without a move callback, such as devmem TCP's binding, are accepted too.
+ * Exports ranges of a GPU's memory as dma-bufs (Documentation/driver-api/dma-buf.rst). An exported
+ * range never moves, so importers without a move callback, such as devmem TCP's binding, are
+ * accepted, too.
  */
 #include <linux/dma-buf.h>
 #include <linux/file.h>
@@ -37,8 +38,9 @@ static struct pci_dev *common_port(struct pci_dev *a, struct pci_dev *b)
 }
 
 /*
- * For two devices below one switch, Linux uses bus addresses. QEMU's switches do not forward
- * between their ports, so such an address reaches a vIOMMU, which cannot translate it.
+ * Returns whether dev's DMA to the GPU may fail at a vIOMMU. For two devices below one switch, Linux
+ * may use bus addresses. QEMU's switches do not forward between their ports, so such an address
+ * reaches the vIOMMU. If the vIOMMU translates dev's DMA, it has no translation for the address.
  */
 static bool iommu_breaks(struct vnicgpu *gpu, struct device *dev)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* VNICGPU_FAULT: makes pages of a region present, and returns their places. */
+/* The ioctl VNICGPU_FAULT: makes pages of a region present, and returns for each page its place or an error. */
 #include <linux/bitmap.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
@@ -11,9 +11,9 @@
 #include "internal.h"
 #include "region.h"
 
-#define MAX_FAULT	64 /* pages */
+#define MAX_FAULT	64 /* most pages of a call */
 
-/* From each PATIENCE-th attempt on, after invalidations spoiled the ones before, fault requests half as many pages. */
+/* Invalidations spoil attempts. At each PATIENCE-th attempt of a call, fault halves the number of pages, down to 1. */
 #define PATIENCE 16
 
 static u64 invalid(int error)
@@ -21,7 +21,10 @@ static u64 invalid(int error)
 	return VNICGPU_ENTRY_INVALID | (u64)-error << VNICGPU_ENTRY_ERRNO;
 }
 
-/* Under the region's lock, after vnicgpu_enter. */
+/*
+ * Returns the entry of a page whose pfn is valid. Call it with the region's lock held, between
+ * vnicgpu_enter and vnicgpu_exit.
+ */
 static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 {
 	struct page *page = hmm_pfn_to_page(pfn);
@@ -36,8 +39,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 	if (pfn & HMM_PFN_WRITE) {
 		entry |= VNICGPU_ENTRY_WRITE;
 		/*
-		 * The NIC sets no dirty bit in page tables. Linux may drop a clean page under
-		 * MADV_FREE.
+		 * The NIC sets no dirty bit in page tables. After madvise(MADV_FREE), Linux may drop
+		 * a clean page.
 		 */
 		folio_mark_dirty(page_folio(page));
 	}
@@ -45,8 +48,8 @@ static u64 entry_of(const struct vnicgpu *gpu, unsigned long pfn)
 }
 
 /*
- * hmm_range_fault does not make a read-only page in the GPU writable; such pages are faulted in
- * as for a CPU, which moves them to RAM.
+ * hmm_range_fault does not make a read-only page in the GPU writable. If the range requests
+ * writable pages, fault_range therefore faults in such a page as a CPU would, which moves it to RAM.
  */
 static int fault_range(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns)
 {
@@ -77,8 +80,8 @@ static int fault_range(struct hmm_range *range, unsigned long addr, unsigned lon
 }
 
 /*
- * If one page fails, hmm_range_fault fails for the whole range: then each page is requested
- * alone. EBUSY: there was an invalidation.
+ * If one page fails, hmm_range_fault fails for the whole range. fault_vma then requests each page
+ * alone, and stores the page's error in entries. EBUSY: Linux has invalidated pages of the region.
  */
 static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long n, unsigned long *pfns, u64 *entries)
 {
@@ -101,9 +104,10 @@ static int fault_vma(struct hmm_range *range, unsigned long addr, unsigned long 
 }
 
 /*
- * pfns gets the places of n pages, and entries the errors of the pages without a valid pfn. Memory
- * that is not anonymous is refused: its page faults may wait for another program (FUSE), and the
- * removal of the GPU with them.
+ * Stores in pfns the places of the n pages from addr on. If a page has no valid pfn, its element of
+ * entries is its error; the other elements mean nothing. Memory that is not anonymous is refused
+ * (EOPNOTSUPP): a page fault there may wait for another program (FUSE), and the removal of the GPU
+ * would wait, too.
  */
 static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned long addr, unsigned long n,
 		       unsigned long *pfns, u64 *entries)
@@ -132,8 +136,9 @@ static int fault_pages(struct hmm_range *range, struct mm_struct *mm, unsigned l
 }
 
 /*
- * fault_pages has handled the first n entries. EAGAIN: Linux has invalidated pages of the region
- * since range->notifier_seq was read.
+ * Completes the call's entries, and sets its generation. fault_pages has handled the first n pages;
+ * the others get an invalid entry (EAGAIN). Returns EAGAIN if Linux has invalidated pages of the
+ * region since range->notifier_seq was read, or the region's error.
  */
 static int answer(struct region *r, const struct hmm_range *range, u64 first, unsigned long n,
 		  const unsigned long *pfns, u64 *entries, struct vnicgpu_fault *arg)
@@ -229,7 +234,7 @@ int vnicgpu_region_fault(struct vnicgpu_file *f, struct vnicgpu_fault *arg)
 	}
 	ret = fault(r, r->mm, arg, entries);
 	vnicgpu_exit(idx);
-	mmput(r->mm); /* after vnicgpu_exit: the last mmput invalidates all pages of the program */
+	mmput(r->mm); /* after vnicgpu_exit: the last mmput frees all pages of the program, and may wait */
 	vnicgpu_region_put(r);
 	if (!ret && copy_to_user(u64_to_user_ptr(arg->entries), entries, arg->count * sizeof(*entries)))
 		ret = -EFAULT;

@@ -15,7 +15,7 @@
 #define VERSION	1
 #define SLOTS	VNICGPU_SLOTS
 
-/* Interval between looks for an answer, in microseconds. */
+/* Bounds of the sleep between two looks for a free slot or for an answer, in microseconds. */
 #define LOOK_MIN 20
 #define LOOK_MAX 100
 
@@ -51,7 +51,7 @@ struct mailbox {
 };
 static_assert(sizeof(struct slot) == 64 && sizeof(struct mailbox) == VNICGPU_MAILBOX_SIZE);
 
-/* Shared by all GPUs: the host may remember the tags of a GPU that was removed and added again. */
+/* The last note's tag, of all GPUs: the host may remember the tags of a GPU that was removed and added again. */
 static atomic64_t tags;
 
 static struct mailbox *mailbox_of(const struct vnicgpu *gpu)
@@ -95,7 +95,7 @@ void vnicgpu_mailbox_end(struct vnicgpu *gpu)
 	gpu->has_mailbox = false;
 }
 
-/* Takes a slot in state FREE that no sender has, or returns NULL. */
+/* Takes a slot in state FREE that no other vnicgpu_tell has taken, or returns NULL. */
 static struct slot *take(struct vnicgpu *gpu)
 {
 	struct mailbox *m = mailbox_of(gpu);
@@ -112,8 +112,8 @@ static struct slot *take(struct vnicgpu *gpu)
 }
 
 /*
- * Until a note that timed out is answered, further notes fail at once; otherwise reclaim would wait
- * for the NIC once for each region.
+ * Returns whether the last note that timed out is still unanswered. Further notes then fail at once;
+ * otherwise reclaim would wait for the NIC once for each region.
  */
 static bool nic_is_silent(struct vnicgpu *gpu)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * vnicgpu: the driver of a GPU with memory but no processor, which vnic presents to a guest as
- * QEMU's ivshmem-plain. The memory is a PCI BAR.
+ * vnicgpu is the driver of vnic's GPU. The GPU has memory, in a PCI BAR, and no processor. A guest
+ * sees it as QEMU's ivshmem-plain.
  */
 #include <linux/file.h>
 #include <linux/fs.h>
@@ -50,7 +50,7 @@ static void vnicgpu_put(struct vnicgpu *gpu)
 	kref_put(&gpu->ref, vnicgpu_free);
 }
 
-/* misc_open has set private_data to the miscdevice. */
+/* misc_open has set file->private_data to the miscdevice. */
 static int gpu_open(struct inode *inode, struct file *file)
 {
 	struct vnicgpu *gpu = container_of(file->private_data, struct vnicgpu, misc);
@@ -185,7 +185,7 @@ static int gpu_do(struct file *file, unsigned int cmd, void *arg)
 	return ret;
 }
 
-/* If the result cannot be copied to the program, the ioctl's effect remains. */
+/* EFAULT: if only the result could not be copied to the program, the ioctl's effect remains. */
 static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 {
 	union {
@@ -210,7 +210,7 @@ static long gpu_ioctl(struct file *file, unsigned int cmd, unsigned long data)
 	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&arg, user, size))
 		return -EFAULT;
 	ret = gpu_do(file, cmd, &arg);
-	/* After an error, VNICGPU_MIGRATE still reports the pages moved before it. */
+	/* If VNICGPU_MIGRATE fails while it moves pages, it reports how many it moved before. */
 	if ((!ret || cmd == VNICGPU_MIGRATE) && _IOC_DIR(cmd) & _IOC_READ && copy_to_user(user, &arg, size))
 		return -EFAULT;
 	return ret;
@@ -300,7 +300,7 @@ put:
 	return ret;
 }
 
-/* DMA to a removed BAR could reach anything: waits until no device has a mapping of the GPU's memory. */
+/* Waits until no device has a mapping of a dma-buf of the GPU: DMA to a removed BAR could reach anything. */
 static void gpu_remove(struct pci_dev *pdev)
 {
 	struct vnicgpu *gpu = pci_get_drvdata(pdev);
@@ -322,7 +322,7 @@ static void gpu_remove(struct pci_dev *pdev)
 }
 
 static const struct pci_device_id gpu_ids[] = {
-	{ PCI_DEVICE(PCI_VENDOR_ID_REDHAT_QUMRANET, 0x1110) }, /* ivshmem-plain */
+	{ PCI_DEVICE(PCI_VENDOR_ID_REDHAT_QUMRANET, 0x1110) }, /* QEMU's ivshmem devices */
 	{ }
 };
 MODULE_DEVICE_TABLE(pci, gpu_ids);

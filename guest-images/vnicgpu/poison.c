@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Detects writes to pages of programs (private.c) in the GPU after they were freed. From the first
- * VNICGPU_POISON call on, such a page is filled with one byte when it is freed, as when it moves
- * back to RAM, and checked when it is allocated again and at further VNICGPU_POISON calls.
+ * Detects writes to pages of programs (private.c) in the GPU after the pages were freed. After the
+ * first VNICGPU_POISON call, such a page is filled with one byte when it is freed, for example after
+ * it moved to RAM. It is checked when it is allocated again, and at further VNICGPU_POISON calls.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -12,7 +12,7 @@
 
 #define POISON 0xdb
 
-/* Under poison_lock. */
+/* Checks a page if it is filled. taken: the page is no longer free. Call it under poison_lock. */
 static void look(struct vnicgpu *gpu, unsigned long page, bool taken)
 {
 	void *p = gpu->mem + ((u64)page << PAGE_SHIFT);

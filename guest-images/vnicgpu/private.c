@@ -14,7 +14,7 @@
 
 #include "internal.h"
 
-/* The most pages moved at a time. */
+/* The most pages of one migration. */
 #define BATCH 64
 
 #define MAX_WHERE (1UL << 20)
@@ -51,7 +51,7 @@ static void private_free(struct folio *folio)
 	atomic_long_dec(&gpu->private);
 }
 
-/* The page is locked, and its content undefined. */
+/* Returns a page in the GPU, locked and with undefined content, or NULL if no page is free. */
 static struct page *private_alloc(struct vnicgpu *gpu)
 {
 	unsigned long addr = gen_pool_alloc(gpu->pool, PAGE_SIZE);
@@ -67,8 +67,8 @@ static struct page *private_alloc(struct vnicgpu *gpu)
 }
 
 /*
- * Copies to RAM the pages of src that are in the GPU and can be moved. Returns the number of
- * copies.
+ * Copies to new pages of RAM, in dst, the pages of src that are in the GPU and can be moved. dst is 0
+ * for other pages, and where no RAM could be allocated. Returns the number of copies.
  */
 static unsigned long copy_to_ram(struct vnicgpu *gpu, const unsigned long *src, unsigned long *dst, unsigned long n)
 {
@@ -129,7 +129,7 @@ static vm_fault_t private_to_ram(struct vm_fault *vmf)
 	migrate_vma_pages(&m);
 	atomic64_add(count_moved(&src, &dst, 1), &gpu->faulted);
 	migrate_vma_finalize(&m);
-	return ret; /* success, too, if the page did not move: the CPU faults again */
+	return ret; /* 0 also if Linux did not let the page move: the CPU faults again */
 }
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 19, 0)
@@ -153,7 +153,7 @@ static int private_ready(struct vnicgpu *gpu)
 	struct resource *res;
 	void *p;
 
-	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* as in Debian's 6.12: memremap_pages would WARN */
+	if (!IS_ENABLED(CONFIG_DEVICE_PRIVATE)) /* off in Debian's 6.12; memremap_pages would WARN */
 		return -EOPNOTSUPP;
 	guard(mutex)(&gpu->private_lock);
 	if (gpu->region)

@@ -2,8 +2,9 @@
 /*
  * Regions: memory of programs whose pages a NIC gets on demand (Documentation/mm/hmm.rst), by
  * VNICGPU_FAULT. When Linux invalidates pages that the NIC may use, it waits until the NIC has
- * confirmed through the mailbox that it has released them; an invalidation that must not wait
- * fails. A NIC that does not answer in time loses the region for good.
+ * confirmed through the mailbox that it has released them, or has not answered in time (ack_ms). If
+ * an invalidation would have to wait and must not, it fails. A region whose NIC has not answered in
+ * time is quarantined: the NIC gets no more of its pages.
  *
  * An invalidation and the function answer (fault.c) exclude each other by the region's lock:
  * after an invalidation, answer finds a new sequence number; after answer, the invalidation finds
@@ -27,8 +28,8 @@
 #define MAX_REGIONS	16 /* per file */
 
 /*
- * A number is not reused soon, because the NIC may still have pages under the number of a closed
- * region.
+ * The regions of all GPUs, by number. A number is not reused soon, because the NIC may still have
+ * pages under the number of a closed region that was quarantined.
  */
 static DEFINE_IDR(numbers);
 static DEFINE_MUTEX(numbers_lock);
@@ -59,7 +60,7 @@ static unsigned long weight_from(const unsigned long *map, unsigned long first, 
 	return n;
 }
 
-/* Under the region's lock. */
+/* Takes from the NIC its pages of [first, end), or quarantines the region. Call it under the region's lock. */
 static void take_back(struct region *r, unsigned long first, unsigned long end, u32 reason)
 {
 	struct vnicgpu_note note = { .region = r->id, .reason = reason };
@@ -84,7 +85,7 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 	r->stats.waits[waited ? min(ilog2(waited * waited), VNICGPU_WAITS - 1) : 0]++;
 	if (!ret)
 		return;
-	/* No further notes for this region: reclaim waits for it only once. */
+	/* There are no further notes for this region, so that reclaim does not wait for it again. */
 	r->stats.timeouts++;
 	r->stats.quarantined = 1;
 	r->stats.mapped = 0;
@@ -95,8 +96,9 @@ static void take_back(struct region *r, unsigned long first, unsigned long end, 
 }
 
 /*
- * Linux may call this while it reclaims memory, and calls it also when this module moves pages.
- * Returns false if it would have to wait and must not.
+ * Linux calls region_invalidate before it changes the program's page table in the region, also while
+ * it reclaims memory, or because this module moves pages. Returns false if it would have to wait and
+ * must not.
  */
 static bool region_invalidate(struct mmu_interval_notifier *n, const struct mmu_notifier_range *range,
 			      unsigned long seq)
@@ -137,10 +139,10 @@ static void region_end(struct region *r, int error, u32 reason)
 	r->error = error;
 }
 
-/* No further call can find r in a file's list. */
+/* Ends r, and drops the reference of the file's list. Call it when no other call can find r in that list any more. */
 static void region_close(struct region *r)
 {
-	/* First of all: the mailbox exists until the regions in the GPU's list have ended. */
+	/* Before list_del: the mailbox exists until all regions in the GPU's list have ended. */
 	region_end(r, -ENOENT, VNICGPU_REASON_CLOSED);
 	mmu_interval_notifier_remove(&r->notifier);
 	scoped_guard(mutex, &r->gpu->regions_lock)
@@ -214,7 +216,7 @@ int vnicgpu_region_open(struct vnicgpu_file *f, struct vnicgpu_region_open *arg)
 	return 0;
 }
 
-/* Under the file's lock. */
+/* Returns the region of the file with this number, or NULL. Call it under the file's lock. */
 static struct region *find(struct vnicgpu_file *f, u32 id)
 {
 	struct region *r;
@@ -266,7 +268,7 @@ void vnicgpu_regions_end(struct vnicgpu *gpu)
 	struct region *r;
 	bool found;
 
-	/* Release the lock for each region: a concurrent close of one need not wait for all. */
+	/* Release regions_lock before each region_end: a concurrent close of a region need not wait for all. */
 	do {
 		found = false;
 		mutex_lock(&gpu->regions_lock);

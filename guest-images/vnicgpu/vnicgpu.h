@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
  * The interface of /dev/vnicgpuN, which vnicgpu.ko makes for a GPU of vnic: a PCI device
- * (1af4:1110) whose BAR 2 is its memory. Offsets and sizes are in bytes of that memory, in whole
- * pages of 4096. An open file owns the memory that it allocates, until the file, all its mappings
- * and all its dma-bufs are gone. mmap(2) at an offset maps the file's memory for the CPU, shared.
+ * (1af4:1110) whose BAR 2 is its memory. Offsets are in that memory. Offsets and sizes are in bytes,
+ * in whole pages of 4096. An open file owns the memory that it allocates, until the file, all its
+ * mappings and all its dma-bufs are gone. mmap(2) at an offset, with MAP_SHARED, maps the file's
+ * memory for the CPU.
  */
 #ifndef _UAPI_VNICGPU_H
 #define _UAPI_VNICGPU_H
@@ -16,11 +17,11 @@
 struct vnicgpu_info {
 	__u32 version;
 	__u32 mapped;	/* current mappings of dma-bufs for devices */
-	__u64 size;	/* of the memory */
-	__u64 free;
+	__u64 size;	/* of the memory, in bytes */
+	__u64 free;	/* bytes */
 	__u64 private;	/* pages of programs in the GPU's memory now */
 	__u64 to_gpu;	/* pages ever moved to the GPU */
-	__u64 to_ram;	/* ... moved back on request */
+	__u64 to_ram;	/* ... moved back by VNICGPU_MIGRATE */
 	__u64 faulted;	/* ... moved back because a CPU touched them, or by VNICGPU_FAULT */
 	__u64 evicted;	/* ... moved back because the GPU was removed */
 };
@@ -28,19 +29,20 @@ struct vnicgpu_info {
 /*
  * Moves pages of the calling program, [addr, addr + size), to the GPU or back. Pages that cannot
  * be moved stay. EFAULT: part of the range is not mapped; pages before it may have moved.
+ * EOPNOTSUPP: the kernel lacks CONFIG_DEVICE_PRIVATE.
  */
 struct vnicgpu_migrate {
 	__u64 addr;
 	__u64 size;
 	__u32 flags;	/* VNICGPU_TO_GPU; 0: back to RAM */
 	__u32 pad;
-	__u64 moved;	/* out: pages moved */
+	__u64 moved;	/* out: pages moved, also before an error such as EFAULT */
 };
 #define VNICGPU_TO_GPU 1
 
 /*
- * Returns where the pages of [addr, addr + size) are, without moving any. E2BIG: more than 2^20
- * pages.
+ * Returns where the calling program's pages of [addr, addr + size) are, without moving any. E2BIG:
+ * more than 2^20 pages.
  */
 struct vnicgpu_where {
 	__u64 addr;
@@ -50,7 +52,7 @@ struct vnicgpu_where {
 #define VNICGPU_RAM	(~0ULL)		/* in RAM */
 #define VNICGPU_ABSENT	(~0ULL - 1)	/* not present, or in another GPU */
 
-/* Allocates memory in one zeroed piece. ENOMEM: no free piece is large enough. */
+/* Allocates memory in one zeroed piece. ENOMEM: no free piece of this alignment is large enough. */
 struct vnicgpu_alloc {
 	__u64 size;
 	__u64 align;	/* a power of two from 4096 to 2^30; 0: 4096 */
@@ -66,20 +68,21 @@ struct vnicgpu_export {
 };
 
 /*
- * Returns the offset of the mailbox, which the driver makes if there is none yet (README.md has
- * the layout).
+ * Returns the offset of the mailbox, which the driver makes if there is none yet. The mailbox is a
+ * page in which the driver writes notes: requests to the NIC to release pages. README.md has the
+ * layout.
  */
 struct vnicgpu_mailbox {
 	__u64 offset;	/* out: in the GPU's memory */
 	__u32 size;	/* out: 4096 */
-	__u32 ack_ms;	/* out: how long the NIC may take to answer, in ms */
+	__u32 ack_ms;	/* out: how long the NIC may take to answer a note, in ms */
 };
 
 /*
  * Opens a region: a range of the calling program's memory, in whole pages, at most 1 GiB, whose
- * pages a NIC gets by VNICGPU_FAULT. When Linux takes such a page and may wait, it waits until the
- * NIC has released it, or has not answered in time. The region belongs to the open file, which may
- * have 16 (EMFILE). No two regions of a guest have the same number at a time.
+ * pages a NIC gets by VNICGPU_FAULT. Before Linux moves or unmaps a page that the NIC has, it waits,
+ * if it may, until the NIC has released the page, or has not answered in time. The region belongs to
+ * the open file, which may have 16 (EMFILE). No two regions of a guest have the same id at a time.
  */
 struct vnicgpu_region_open {
 	__u64 addr;
@@ -89,8 +92,8 @@ struct vnicgpu_region_open {
 };
 
 /*
- * Closes a region. When the call returns, the NIC has released its pages, or the region was
- * quarantined. ENOENT: the file has no such region.
+ * Closes a region. When the call returns 0, the NIC has released the region's pages, or has not
+ * answered in time. ENOENT: the file has no such region.
  */
 struct vnicgpu_region_close {
 	__u32 id;
@@ -98,9 +101,10 @@ struct vnicgpu_region_close {
 };
 
 /*
- * Makes pages of a region present, and returns their places, which the NIC may use until a note
- * takes them back. Notes and answers have the region's generation: a note with a greater one (a
- * positive difference, as __s32) is later than the answer and revokes its pages of the note's range.
+ * Makes pages of a region present, and returns for each page an entry with its place or an errno. The
+ * NIC may use the places until a note (VNICGPU_MAILBOX) takes them back. This call's result and each
+ * note have a generation of the region. A note with a greater one (a positive difference, as __s32)
+ * is later than the result, and revokes the result's places of pages in the note's range.
  *
  * EIO: the region is quarantined, because the NIC did not answer in time. ESRCH: the owner of the
  * memory has exited. ENOENT: there is no such region, or it is closed. ENODEV: the GPU is gone.
@@ -118,9 +122,10 @@ struct vnicgpu_fault {
 #define VNICGPU_FAULT_RAM	2	/* move pages that are in the GPU to RAM first */
 
 /*
- * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has an
- * errno in bits 16 and up. EFAULT: not mapped, or not with this access. EOPNOTSUPP: memory of a
- * file, or shared. EAGAIN: repeat the call for this page.
+ * An entry: bits 0 and 1 are its kind, and bits 12 and up its place. An invalid entry has instead an
+ * errno in bits 16 and up. EFAULT or EPERM: not mapped, not with this access, or the page fault
+ * failed. EOPNOTSUPP: memory of a file, shared, or of another device. EAGAIN: repeat the call for
+ * this page.
  */
 #define VNICGPU_ENTRY_INVALID	0
 #define VNICGPU_ENTRY_RAM	1	/* the place is a physical address of the guest */
@@ -132,14 +137,14 @@ struct vnicgpu_fault {
 #define VNICGPU_WAITS 40
 struct vnicgpu_region_stats {
 	__u32 id;
-	__u32 quarantined;	/* out, like the fields below; 1: the NIC did not answer in time */
-	__u64 mapped;
-	__u64 faults;		/* answered VNICGPU_FAULT calls */
+	__u32 quarantined;	/* out, like the fields below; 1: the NIC did not answer in time; else 0 */
+	__u64 mapped;		/* pages that the NIC may use now */
+	__u64 faults;		/* VNICGPU_FAULT calls that made entries */
 	__u64 ram, gpu, invalid;	/* entries by kind */
-	__u64 invalidations;	/* invalidations with a note */
-	__u64 untold;		/* invalidations without a note: the NIC had none of the pages */
+	__u64 invalidations;	/* invalidations, or the region's end, of pages that the NIC had */
+	__u64 untold;		/* invalidations of other pages: nothing to release */
 	__u64 refused;		/* invalidations that failed, because they must not wait */
-	__u64 timeouts;		/* notes without an answer */
+	__u64 timeouts;		/* invalidations, or ends, that the NIC did not answer in time */
 	/*
 	 * Histogram of the time that Linux waited for the NIC: waits[i] counts waits of w
 	 * microseconds, rounded down, with 2^i <= w * w < 2^(i + 1); the first and last element
@@ -159,7 +164,7 @@ struct vnicgpu_poison {
 };
 
 /*
- * Why the NIC must release pages: a value of enum mmu_notifier_event
+ * The reason of a note, why the NIC must release pages, is a value of enum mmu_notifier_event
  * (include/linux/mmu_notifier.h), or one of these.
  */
 #define VNICGPU_REASON_REMOVED	0x100	/* the GPU is being removed */

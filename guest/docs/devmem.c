@@ -1,5 +1,5 @@
-// devmem sends GPU memory of one guest to GPU memory of another with Linux's own API for device
-// memory TCP (devmem.h):
+// devmem sends GPU memory of one guest to another guest's GPU memory, or with the argument host to its host memory. It
+// uses Linux's own API for device memory TCP (devmem.h):
 //
 //     cc -O2 -Wall -o devmem devmem.c
 //     vnic boot --nic gve --guests 2 -- ./devmem          guest0 receives, guest1 sends
@@ -10,17 +10,18 @@
 #define TOTAL (24u << 20)  // bytes to send
 #define BUFFER (16u << 20) // GPU memory for received data; its pages are used again and again
 
-// pattern returns the byte at an offset of the stream. The pattern does not repeat within the stream.
+// pattern returns the byte at an offset of the stream. The sequence of bytes has no period within the stream.
 static uint8_t pattern(uint64_t at) { return (at + 1) * 0x9E3779B97F4A7C15ull >> 56; }
 
-// The number of bytes received: all, those in host memory, and those with a wrong value; and the GPU memory.
+// received has the number of all received bytes, of bytes that arrived in host memory, and of bytes with a wrong value.
+// gpu is the mapping of the dma-buf for received data; with the argument host, there is none (dmabuf is -1).
 struct received {
 	uint64_t bytes, host, wrong;
 	int dmabuf;
 	const uint8_t *gpu;
 };
 
-// look compares a received piece with the pattern.
+// look compares a received piece with the pattern, and counts its bytes in arg, a struct received.
 static void look(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n)
 {
 	struct received *got = arg;

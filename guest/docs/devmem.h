@@ -1,8 +1,9 @@
-// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst), with nothing but
-// libc: copy it, or the parts that you need.
+// devmem.h uses Linux's own API for device memory TCP (Documentation/networking/devmem.rst). It needs only libc and
+// Linux's headers: copy it, or the parts that you need.
 //
 // Only gpu_memory() is particular to vnic: it asks vnic's socket for a dma-buf, in place of a GPU's
-// driver. A function that fails prints the error and ends the program, except ask, ethtool and send_devmem.
+// driver. A function that fails prints the error and ends the program. But ethtool and send_devmem return -1, and ask
+// sets errno to an error that the kernel answers.
 #ifndef DEVMEM_H
 #define DEVMEM_H
 #define _GNU_SOURCE
@@ -30,7 +31,8 @@
 
 #define IFACE "eth0"
 
-// Constants and structs that headers older than Linux 6.16 lack: linux/netdev.h, asm/socket.h, linux/uio.h.
+// Constants and structs that not all versions of the headers have: linux/netdev.h, linux/ethtool_netlink.h,
+// asm/socket.h and linux/uio.h have them in Linux 6.16, except MSG_SOCK_DEVMEM (include/linux/socket.h in the kernel).
 enum { BIND_RX = 13, BIND_TX = 15 };                                      // NETDEV_CMD_*
 enum { DMABUF_IFINDEX = 1, DMABUF_QUEUES = 2, DMABUF_FD = 3, DMABUF_ID = 4 }; // NETDEV_A_DMABUF_*
 enum { QUEUE_ID = 1, QUEUE_TYPE = 3, QUEUE_TYPE_RX = 0 };                 // NETDEV_A_QUEUE_*
@@ -54,8 +56,8 @@ static inline void check(int ok, const char *what)
 		die(what);
 }
 
-// gpu_memory returns a dma-buf of GPU memory, and maps it for the CPU. It leaves the socket open:
-// while the socket is open, the NIC treats the memory as the GPU's.
+// gpu_memory returns a dma-buf of size bytes of GPU memory, a multiple of 4096, and sets *map to a mapping for the
+// CPU. It leaves the socket to vnic open: while the socket is open, the NIC treats the memory as the GPU's.
 static inline int gpu_memory(uint64_t size, uint8_t **map)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -79,7 +81,7 @@ static inline int gpu_memory(uint64_t size, uint8_t **map)
 	return fd;
 }
 
-// cpu_access begins or ends CPU access to the memory (Documentation/driver-api/dma-buf.rst).
+// cpu_access begins or ends, by flags, the CPU's access to a dma-buf (Documentation/driver-api/dma-buf.rst).
 static inline void cpu_access(int dmabuf, uint64_t flags)
 {
 	struct dma_buf_sync sync = { flags };
@@ -87,8 +89,9 @@ static inline void cpu_access(int dmabuf, uint64_t flags)
 	check(!ioctl(dmabuf, DMA_BUF_IOCTL_SYNC, &sync), "DMA_BUF_IOCTL_SYNC");
 }
 
-// Generic netlink: a request consists of attributes. ask returns the value of attribute want of the
-// answer. For want 0 it requests an acknowledgement, and returns 0. It sets errno, to 0 if there is no error.
+// A request of generic netlink consists of headers and attributes. ask sends one, and returns the value of the answer's
+// attribute of type want, which must have 2 or 4 bytes. If want is 0, ask requests an acknowledgement, and returns 0.
+// It sets errno to the answer's error, EPROTO if the attribute is missing, or 0. After an error it returns 0.
 struct request {
 	struct nlmsghdr n;
 	struct genlmsghdr g;
@@ -162,8 +165,8 @@ static inline int netlink(void)
 	return nl;
 }
 
-// bind_memory binds a dma-buf to a receive queue, or with queue -1 for senders. The binding lives
-// as long as its netlink socket.
+// bind_memory binds a dma-buf to a receive queue, or if queue is -1 for transmit, and returns the binding's ID. The
+// binding lives as long as its netlink socket, which bind_memory leaves open.
 static inline uint32_t bind_memory(int dmabuf, int queue)
 {
 	int nl = netlink();
@@ -191,9 +194,9 @@ static inline int ethtool(int s, void *cmd)
 	return ioctl(s, SIOCETHTOOL, &ifr);
 }
 
-// steer sets up the interface for device memory: it splits headers off, and steers TCP to the given
-// address and port, and no other traffic, to the last receive queue. It is ethtool -G tcp-data-split on, -X
-// equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1.
+// steer sets up the interface for device memory, and returns its last receive queue. It turns on header split, steers
+// TCP packets to the given address and port to the last queue, and excludes this queue from RSS. It does what ethtool
+// does by -G tcp-data-split on, -X equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1, with N queues.
 static inline int steer(struct sockaddr_in *to)
 {
 	struct request r = { 0 };
@@ -257,8 +260,8 @@ static inline struct sockaddr_in address(const char *name, const char *port)
 	return sin;
 }
 
-// completed waits until *done, the number of complete sends, is at least calls. The memory of a
-// complete send may change again.
+// completed adds completions to *done, the number of complete sends so far, until it is at least calls. The program may
+// change the memory of a complete send.
 static inline void completed(int s, uint32_t *done, uint32_t calls)
 {
 	while (*done < calls) {
@@ -281,8 +284,8 @@ static inline void completed(int s, uint32_t *done, uint32_t calls)
 	}
 }
 
-// send_devmem queues bytes of a dma-buf that is bound for transmit, from offset at on, and returns how many
-// it queued, at most 1 MiB, or -1. The bytes must not change before the send is complete (completed).
+// send_devmem queues for transmit up to n bytes, at most 1 MiB, of the dma-buf with binding id, from offset at on. It
+// returns how many bytes it queued, or -1. The bytes must not change before the send is complete (completed).
 static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 {
 	char control[CMSG_SPACE(sizeof id)] = { 0 };
@@ -297,13 +300,13 @@ static inline ssize_t send_devmem(int s, uint32_t id, uint64_t at, size_t n)
 	return sendmsg(s, &m, MSG_ZEROCOPY);
 }
 
-// connect_to connects to a guest, and tries again if nobody listens or answers.
+// connect_to connects to a guest through eth0. It tries again, without a limit, if nobody listens or answers.
 static inline int connect_to(const struct sockaddr_in *to)
 {
 	for (;;) {
 		int s = socket(AF_INET, SOCK_STREAM, 0), one = 1;
 
-		check(!setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, IFACE, sizeof IFACE), "SO_BINDTODEVICE"); // no other route
+		check(!setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, IFACE, sizeof IFACE), "SO_BINDTODEVICE"); // only eth0
 		check(!setsockopt(s, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one), "SO_ZEROCOPY");
 		if (!connect(s, (const struct sockaddr *)to, sizeof *to))
 			return s;
@@ -326,12 +329,12 @@ static inline int accept_one(const struct sockaddr_in *me)
 	return c;
 }
 
-// piece is called for each received piece. If gpu is set, the piece is in GPU memory, at offset in the
-// dma-buf. If not, it is at host.
+// recv_devmem calls a piece function for each received piece, of n bytes. If gpu is set, the piece is in GPU memory, at
+// offset in the dma-buf. If not, it is in host memory, at host.
 typedef void piece(void *arg, int gpu, uint64_t offset, const uint8_t *host, uint32_t n);
 
-// recv_devmem receives pieces, calls f for each, and then gives the piece's pages of GPU memory back to the
-// kernel. It returns 0 if the peer has ended its stream.
+// recv_devmem receives pieces, and calls f for each. When f has returned, it gives a piece's GPU memory back to the
+// kernel. It returns the number of received bytes, or 0 if the peer has ended its stream.
 static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 {
 	static char linear[256 << 10], control[64 << 10];
@@ -341,7 +344,7 @@ static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 	const uint8_t *next = (uint8_t *)linear;
 
 	check(n >= 0, "recvmsg");
-	if (n > 0 && !CMSG_FIRSTHDR(&m)) // the packets came through another queue
+	if (n > 0 && !CMSG_FIRSTHDR(&m)) // the packets came through a queue without a binding
 		f(arg, 0, 0, next, n);
 	for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
 		struct dmabuf_cmsg *d = (void *)CMSG_DATA(h);
@@ -350,7 +353,7 @@ static inline ssize_t recv_devmem(int c, piece *f, void *arg)
 			struct dmabuf_token t = { d->frag_token, 1 };
 
 			f(arg, 1, d->frag_offset, NULL, d->frag_size);
-			check(setsockopt(c, SOL_SOCKET, SO_DEVMEM_DONTNEED, &t, sizeof t) == 1, "SO_DEVMEM_DONTNEED"); // tokens
+			check(setsockopt(c, SOL_SOCKET, SO_DEVMEM_DONTNEED, &t, sizeof t) == 1, "SO_DEVMEM_DONTNEED"); // 1 token
 		} else if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_DEVMEM_LINEAR) {
 			f(arg, 0, 0, next, d->frag_size);
 			next += d->frag_size;

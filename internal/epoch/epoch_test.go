@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Wait also waits for a reader that loads the index, and counts itself after a whole grace period.
+// Wait also waits for a reader that loaded the index before an earlier Wait, and counts itself after it.
 func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e Epoch

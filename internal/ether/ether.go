@@ -1,5 +1,5 @@
-// Package ether has functions that set up a netstack, and [Link], the common part of link endpoints for
-// Ethernet with large packets.
+// Package ether has functions for users of netstack (gVisor's TCP/IP stack), and [Link], the common part of link
+// endpoints for Ethernet that take TCP segments of up to 64 KiB (GSO).
 package ether
 
 import (

@@ -15,10 +15,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// NIC is the number of a netstack's only NIC.
+// NIC is the number of the only NIC of a netstack from [New].
 const NIC = 1
 
-// New makes a netstack of IPv4 and IPv6 with TCP, ICMP and the transports of more, without a NIC.
+// New makes a netstack of IPv4, IPv6 and ARP with TCP, ICMP and the transports of more, without duplicate address
+// detection and without a NIC.
 func New(more ...stack.TransportProtocolFactory) *stack.Stack {
 	return stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
@@ -35,7 +36,7 @@ func MinRTO(d time.Duration) *tcpip.TCPMinRTOOption {
 	return &o
 }
 
-// SetTCP sets options of TCP.
+// SetTCP sets options of TCP in ns, in order, until ns refuses one.
 func SetTCP(ns *stack.Stack, options ...tcpip.SettableTransportProtocolOption) error {
 	for _, o := range options {
 		if err := ns.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
@@ -45,7 +46,7 @@ func SetTCP(ns *stack.Stack, options ...tcpip.SettableTransportProtocolOption) e
 	return nil
 }
 
-// AddAddress gives the NIC an address, and returns the route to its network.
+// AddAddress gives the NIC an address, and returns the route to the address's network, which the caller adds.
 func AddAddress(ns *stack.Stack, p netip.Prefix) (tcpip.Route, error) {
 	a := tcpip.ProtocolAddress{
 		Protocol:          Protocol(p.Addr()),
@@ -57,7 +58,7 @@ func AddAddress(ns *stack.Stack, p netip.Prefix) (tcpip.Route, error) {
 	return tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: NIC}, nil
 }
 
-// DefaultRoute returns the route through a gateway to other networks of its IP version.
+// DefaultRoute returns the default route through a gateway, for the gateway's IP version.
 func DefaultRoute(gateway netip.Addr) tcpip.Route {
 	to := header.IPv4EmptySubnet
 	if gateway.Is6() {
@@ -77,7 +78,7 @@ func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 // Address returns an address in netstack's form.
 func Address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// Signal puts a value into a channel of capacity 1, unless there is one.
+// Signal puts a value into a channel of capacity 1, unless it is full. It never waits.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

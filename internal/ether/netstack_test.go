@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// MinRTO is never above netstack's maximum retransmission timeout: netstack would refuse that.
+// SetTCP takes MinRTO(d) also for a d above netstack's maximum retransmission timeout. Netstack itself would refuse
+// such a d.
 func TestMinRTOIsWhatNetstackTakes(t *testing.T) {
 	ns := New()
 	defer ns.Destroy()

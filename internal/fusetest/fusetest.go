@@ -1,7 +1,7 @@
-// Package fusetest has a FUSE server that stops answering, for tests of code that must not wait for such a
-// server.
+// Package fusetest has a FUSE server that stops answering when a test calls [FS.Silence], for tests of code that
+// must not wait for such a server.
 //
-// [Run] runs a test again in a process with its own mount namespace; [Mount] mounts there. Run needs
+// [Run] runs a test's function in another process, with its own mount namespace; [Mount] mounts there. Run needs
 // /dev/fuse, and root or an unprivileged user namespace (unshare -Urm).
 package fusetest
 
@@ -26,16 +26,17 @@ import (
 
 const role = "VNIC_TEST_FUSE"
 
-// Size is the size of the file, in bytes.
+// Size is the size of the only file of an FS, in bytes.
 const Size = 64 << 10
 
 // Run runs test in another process, which may mount file systems, and may leave open descriptors whose close
-// would wait for a server. It skips the test if that is impossible here.
+// would wait for a server. It skips t if it cannot open /dev/fuse or start the process, and fails t if test fails
+// there or takes longer than 2 minutes.
 func Run(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	switch os.Getenv(role) {
 	case "test":
-		defer func() { // exits before TestMain checks for leaked goroutines and descriptors
+		defer func() { // ends the process before TestMain can check for leaked goroutines and descriptors
 			// End the servers first: the end of this process closes its files, and the close of a file waits for its
 			// server's answer. Pdeathsig kills a server only when the thread that started it has ended, which may be
 			// after the close.
@@ -93,7 +94,8 @@ func self(t *testing.T, as string, limit time.Duration) *exec.Cmd {
 	return c
 }
 
-// FS is a mounted FUSE file system with one file. Its server answers requests until [FS.Silence] or [FS.End].
+// FS is a mounted FUSE file system with one file. Its server is a process, which answers requests until
+// [FS.Silence] or [FS.End].
 type FS struct {
 	Dir    string
 	t      *testing.T
@@ -104,7 +106,8 @@ type FS struct {
 
 var mounted []*FS
 
-// Mount mounts an FS until the end of the test, which must be the test of a [Run].
+// Mount mounts an FS, until [FS.End] or the end of t. t must be the argument of the function that [Run] runs, or a
+// subtest of it.
 func Mount(t *testing.T) *FS {
 	t.Helper()
 	ok := func(what string, err error) {
@@ -125,13 +128,14 @@ func Mount(t *testing.T) *FS {
 	f.silent, err = f.server.StdoutPipe()
 	ok("pipe", err)
 	ok("server", f.server.Start())
-	_ = f.server.ExtraFiles[0].Close() // only the server's descriptor is open: when the server ends, requests fail
+	_ = f.server.ExtraFiles[0].Close() // now only the server has a descriptor of dev: when it ends, requests fail
 	t.Cleanup(f.End)
 	mounted = append(mounted, f)
 	return f
 }
 
-// File opens the file in dir, which is Dir or an overlay of Dir, until the process ends.
+// File opens the file in dir, which is f.Dir or a result of [FS.Overlay], and returns a descriptor, which nothing
+// here closes.
 func (f *FS) File(dir string) int {
 	f.t.Helper()
 	fd, err := unix.Open(filepath.Join(dir, "file"), unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -141,7 +145,8 @@ func (f *FS) File(dir string) int {
 	return fd
 }
 
-// Overlay mounts an overlayfs whose lower layer is Dir, until the end of the test.
+// Overlay mounts an overlayfs whose lower layer is f.Dir, until the end of the t of [Mount], and returns the
+// directory of the overlayfs.
 func (f *FS) Overlay() (dir string) {
 	f.t.Helper()
 	top := f.t.TempDir()
@@ -167,8 +172,8 @@ func (f *FS) Overlay() (dir string) {
 }
 
 // Silence makes the server leave all requests unanswered that come after Silence has returned. The server
-// still reads requests: a process whose request it has read waits until [FS.End], and can neither be
-// interrupted nor killed.
+// still reads requests: a process that waits for the answer to a request that was read waits until [FS.End], and
+// can neither be interrupted nor killed.
 func (f *FS) Silence() {
 	f.t.Helper()
 	_ = f.talk.Close()
@@ -184,7 +189,8 @@ func (f *FS) End() {
 	_ = unix.Unmount(f.Dir, unix.MNT_DETACH)
 }
 
-// serve is the server (include/uapi/linux/fuse.h): it answers requests until standard input ends.
+// serve runs an FS's server (include/uapi/linux/fuse.h): it answers requests until standard input ends, and then
+// reads them without an answer. It returns if it cannot read from dev.
 func serve(dev *os.File) {
 	silence := make(chan struct{})
 	go func() {
@@ -196,7 +202,7 @@ func serve(dev *os.File) {
 	b := make([]byte, 1<<20)
 	for {
 		n, err := unix.Read(int(dev.Fd()), b)
-		if err == unix.EINTR || err == unix.ENOENT { // a signal interrupted the read, or the process that made the request
+		if err == unix.EINTR || err == unix.ENOENT { // ENOENT: the request was interrupted
 			continue
 		}
 		if err != nil || n < 40 {
@@ -245,7 +251,7 @@ func answer(opcode uint32, node uint64, in []byte) (errno syscall.Errno, reply [
 		le.PutUint32(reply[4:], 31)
 		le.PutUint32(reply[20:], 1<<16) // max_write
 		return 0, reply
-	case 1: // LOOKUP: attributes with a validity of 0: the kernel requests them at each use
+	case 1: // LOOKUP: the entry and its attributes are valid for 0 s
 		if string(in) != "file\x00" {
 			return unix.ENOENT, nil
 		}

@@ -1,7 +1,7 @@
 // Package golden compares the texts that a test makes with golden files.
 //
-// A test compares a whole directory of golden files: a file that no test makes is an error, too. The flag
-// -update rewrites the directory.
+// [Check] compares all golden files of a directory (NAME.txt): a file for which the test makes no text is an
+// error, too. With the flag -update it writes the files anew, and removes the files without a text.
 package golden
 
 import (
@@ -23,7 +23,7 @@ func Updating() bool { return *update }
 const suffix = ".txt"
 
 // Check compares the golden files of a directory with got, the texts by the files' names without ".txt". With
-// -update it writes the files first.
+// -update it first writes the texts to the files, and removes golden files that have no text in got.
 func Check(t testing.TB, dir string, got map[string]string) {
 	t.Helper()
 	if *update {
@@ -58,7 +58,8 @@ func compare(dir string, got map[string]string) (errs []error) {
 	return errs
 }
 
-// Read returns the contents of a directory's golden files, by their names without ".txt".
+// Read returns the contents of a directory's golden files, by their names without ".txt"; none if there is no
+// such directory.
 func Read(dir string) (map[string]string, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
 	files := make(map[string]string)

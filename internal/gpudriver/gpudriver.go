@@ -21,7 +21,7 @@ import (
 // Module is the driver's name.
 const Module = "vnicgpu"
 
-// PageSize is the unit of sizes and offsets, in bytes.
+// PageSize is the size of a page, in bytes. Sizes and offsets of the GPU's memory are multiples of it.
 const PageSize = 4096
 
 const (
@@ -35,15 +35,15 @@ const (
 
 const version = 1
 
-// GPU is a GPU with this driver.
+// GPU is a GPU of this guest that is bound to the driver.
 type GPU struct {
 	Path string
 	PCI  string // its PCI address, for example 0000:01:00.0
 	Addr uint64 // guest-physical address of its memory
-	Size uint64 // bytes
+	Size uint64 // of its memory, in bytes
 }
 
-// List returns the GPUs with this driver, in the order of their names.
+// List returns the GPUs that are bound to the driver, in the lexical order of their devices' names.
 func List() ([]GPU, error) { return list(class) }
 
 func list(class string) (gpus []GPU, err error) {
@@ -90,11 +90,12 @@ func barOf(resource []byte) (addr, size uint64, err error) {
 	return start, end - start + 1, nil
 }
 
-// File is an open device. It owns the memory that it allocates, until the device is closed and no mapping and
-// no dma-buf of the memory is left.
+// File is an open device. The open file owns the memory that it allocates, until all its descriptors are closed and
+// none of its mappings and dma-bufs is left.
 type File struct{ fd int }
 
-// Open opens a GPU's device. ENODEV: the driver has another version than this package, or the GPU was removed.
+// Open opens a GPU's device. ENODEV: the driver has another version than this package, or the GPU was removed after
+// path was found.
 func Open(path string) (*File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -112,18 +113,18 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Close closes the device.
+// Close closes the descriptor of the device.
 func (f *File) Close() error { return os.NewSyscallError("close", unix.Close(f.fd)) }
 
 // Info is the driver's information about a GPU (struct vnicgpu_info).
 type Info struct {
 	Version uint32
-	Mapped  uint32 // mappings of dma-bufs for devices
+	Mapped  uint32 // present mappings of dma-bufs for devices
 	Size    uint64 // of the memory, in bytes
 	Free    uint64 // in bytes, in one piece or several
 
-	// Pages of programs: in the GPU's memory now, moved there, and moved back: on request, by a CPU's fault or for a
-	// [Region.Fault], and by removal of the GPU.
+	// Pages of programs: Private are in the GPU's memory now. The others count moves: to the GPU, back to RAM on
+	// request (ToRAM), because a CPU touched the page or for a [Region.Fault] (Faulted), and by the GPU's removal.
 	Private, ToGPU, ToRAM, Faulted, Evicted uint64
 }
 
@@ -133,8 +134,8 @@ func (f *File) Info() (i Info, err error) {
 	return i, err
 }
 
-// Alloc allocates zeroed memory in one piece, and returns its offset in the GPU's memory. ENOMEM: there is no
-// such piece.
+// Alloc allocates zeroed memory in one piece, and returns its offset in the GPU's memory, a multiple of align. align
+// is a power of two from PageSize to 1<<30, or 0 for PageSize. ENOMEM: there is no such free piece.
 func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	arg := struct{ Size, Align, Off uint64 }{Size: size, Align: align}
 	if err := f.ioctl("VNICGPU_ALLOC", alloc, &arg); err != nil {
@@ -143,7 +144,8 @@ func (f *File) Alloc(size, align uint64) (off uint64, err error) {
 	return arg.Off, nil
 }
 
-// Export makes a dma-buf of the file's memory. The caller owns the descriptor.
+// Export makes a dma-buf of memory that f has allocated. The caller owns the descriptor. EACCES: the range is not in
+// one allocation of f.
 func (f *File) Export(off, size uint64) (fd int, err error) {
 	arg := struct {
 		Off, Size uint64
@@ -156,13 +158,14 @@ func (f *File) Export(off, size uint64) (fd int, err error) {
 	return int(arg.FD), nil
 }
 
-// Mmap maps the file's memory. The caller unmaps it.
+// Mmap maps memory that f has allocated. The caller unmaps it. EACCES: as for Export.
 func (f *File) Mmap(off, size uint64) ([]byte, error) {
 	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return b, os.NewSyscallError("mmap", err)
 }
 
-// MmapPrivate maps memory as a private copy, which the driver should refuse.
+// MmapPrivate tries to map memory as a private copy (MAP_PRIVATE), which the driver should refuse. If it did not,
+// MmapPrivate unmaps the memory again.
 func (f *File) MmapPrivate(off, size uint64) error {
 	b, err := unix.Mmap(f.fd, int64(off), int(size), unix.PROT_READ, unix.MAP_PRIVATE)
 	if err == nil {
@@ -171,7 +174,7 @@ func (f *File) MmapPrivate(off, size uint64) error {
 	return os.NewSyscallError("mmap", err)
 }
 
-// Raw makes any call of the driver, for tests.
+// Raw makes the ioctl request with the argument arg, for tests.
 func (f *File) Raw(request uintptr, arg []byte) error {
 	return f.call(fmt.Sprintf("%#x", request), request, arg)
 }

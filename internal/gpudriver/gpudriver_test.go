@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
 
-// resource returns the file resource of a PCI device whose BAR 2 has this line (Linux:
+// resource returns the contents of the file resource of a PCI device in which BAR 2 has this line (Linux:
 // drivers/pci/pci-sysfs.c, resource_show).
 func resource(line string) string {
 	return "0x00000000fea00000 0x00000000fea000ff 0x0000000000040200\n" + none + line + strings.Repeat(none, 10)

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The sizes are parts of the calls' numbers (_IOC_SIZE).
+// The numbers of the driver's calls contain the sizes of its structs (_IOC_SIZE).
 func TestStructsHaveTheDriversSizes(t *testing.T) {
 	stats := struct {
 		ID uint32

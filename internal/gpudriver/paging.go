@@ -28,15 +28,15 @@ const (
 // MaxFault bounds the pages of one [Region.Fault].
 const MaxFault = 64
 
-// FromFD takes over the descriptor of a device that another program has opened. Both can use the file's
-// regions.
+// FromFD returns a File that takes over fd, a descriptor of a device that another program has opened and passed on.
+// Both programs can use the open file's regions.
 func FromFD(fd int) *File { return &File{fd} }
 
-// FD returns the descriptor, which stays the file's.
+// FD returns the descriptor, which f still owns.
 func (f *File) FD() int { return f.fd }
 
-// Mailbox returns the offset of the mailbox in the GPU's memory, through which the driver asks the NIC to
-// release pages, and how long the driver waits for the answer.
+// Mailbox returns the offset of the mailbox in the GPU's memory, and how long the driver waits for an answer. By the
+// mailbox the driver requests that the NIC release pages. The driver makes it if there is none.
 func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	var arg struct {
 		Off    uint64
@@ -46,21 +46,22 @@ func (f *File) Mailbox() (off uint64, bound time.Duration, err error) {
 	return arg.Off, time.Duration(arg.Ack) * time.Millisecond, err
 }
 
-// Region is memory of a program whose pages a NIC may use. It ends with its file at the latest.
+// Region is memory of a program whose pages a NIC may use after [Region.Fault]. It ends with its open file at the
+// latest.
 type Region struct {
 	file *File
 	id   uint32
 }
 
-// OpenRegion makes a region of memory: whole pages, 1 GiB at most, which the caller keeps mapped. EMFILE: the
-// file has 16 regions.
+// OpenRegion makes a region of memory: whole pages, 1 GiB at most. Pages that the caller unmaps are Invalid for
+// later calls of Fault. EMFILE: the file has 16 regions.
 func (f *File) OpenRegion(memory []byte) (*Region, error) {
 	r, err := f.OpenRegionAt(uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)))
 	runtime.KeepAlive(memory)
 	return r, err
 }
 
-// OpenRegionAt is OpenRegion by address, which need not be mapped.
+// OpenRegionAt is OpenRegion by address and size; no memory need be mapped there.
 func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	arg := struct {
 		Addr, Size uint64
@@ -72,13 +73,15 @@ func (f *File) OpenRegionAt(addr, size uint64) (*Region, error) {
 	return f.Region(arg.ID), nil
 }
 
-// Region returns a region that another program has opened on the same file.
+// Region returns the region with a number that OpenRegion has returned for the same open file, in this or another
+// program. It does not check that there is one.
 func (f *File) Region(id uint32) *Region { return &Region{f, id} }
 
 // ID returns the region's number, which no other region of this guest has until this one is closed.
 func (r *Region) ID() uint32 { return r.id }
 
-// Close ends the region, whose pages the NIC may then not use.
+// Close ends the region. After it the NIC has released the region's pages, or has not answered in time. ENOENT: the
+// file has no such region.
 func (r *Region) Close() error {
 	return r.file.ioctl("VNICGPU_REGION_CLOSE", regionClose, &[2]uint32{r.id})
 }
@@ -88,17 +91,17 @@ type Kind uint8
 
 // Kinds of pages.
 const (
-	Invalid Kind = iota // see Err
+	Invalid Kind = iota // see Page.Err
 	RAM                 // the guest's RAM
 	VRAM                // the GPU's memory
 )
 
-// Page is the location of a region's page.
+// Page is the location of a region's page, a result of [Region.Fault].
 type Page struct {
-	Addr     uint64 // guest-physical for RAM, an offset for VRAM
+	Addr     uint64 // RAM: guest-physical; VRAM: offset in the GPU's memory; Invalid: 0
 	Kind     Kind
 	Writable bool       // by the NIC
-	Err      unix.Errno // of an Invalid page
+	Err      unix.Errno // of an Invalid page; else 0
 }
 
 func pageOf(entry uint64) Page {
@@ -124,14 +127,15 @@ func (p Page) Entry() uint64 {
 	return uint64(p.Err) << entryErrno
 }
 
-// Fault makes n pages of the region present, MaxFault at most, for the NIC to read, or also to write: the NIC
-// may use them until a request with a greater generation revokes them. ram: pages in the GPU are moved back
-// to RAM first.
+// Fault makes n pages of the region present, from page first on, MaxFault at most, for the NIC to read, and if write
+// is true also to write. The NIC may use the pages that are not Invalid until the driver requests their release, with
+// a greater generation than the result. If ram is true, the driver moves pages in the GPU to RAM first.
 //
 // The Err of an Invalid page is EFAULT (not mapped, without the permission, or its page fault failed),
-// EOPNOTSUPP (a file's, shared or another device's) or EAGAIN (ask again). The error of the call is EIO for a
-// region that is quarantined, ESRCH if the program that owns the memory has ended, ENOENT if the region is
-// closed, ENODEV if the GPU was removed, EINVAL for pages that are not the region's or too many.
+// EOPNOTSUPP (a file's, shared or another device's) or EAGAIN (ask again). The error of the call is EIO if the region
+// is quarantined (RegionStats), ESRCH if the program that owns the memory has ended, ENOENT if the file has no such
+// region or it is closed, ENODEV if the GPU was removed, EINVAL if n is not from 1 to MaxFault or a page is not the
+// region's.
 func (r *Region) Fault(first uint64, n int, write, ram bool) (pages []Page, generation uint32, err error) {
 	pages = make([]Page, min(max(n, 0), MaxFault))
 	generation, err = r.FaultInto(pages, first, n, write, ram)
@@ -174,13 +178,13 @@ type RegionStats struct {
 	_           [3]byte
 	Mapped      uint64 // pages that the NIC may use
 
-	Faults             uint64 // answered Faults, and their pages by kind
+	Faults             uint64 // successful calls of Fault; the next three are their pages by kind
 	RAM, VRAM, Invalid uint64
 
-	Invalidations uint64 // invalidations with a note to the NIC
-	Untold        uint64 // invalidations of pages that the NIC did not have
-	Refused       uint64 // invalidations that failed, because Linux did not want to wait
-	Timeouts      uint64
+	Invalidations uint64 // invalidations by Linux or the driver of pages that the NIC could use
+	Untold        uint64 // invalidations of other pages, without a request to the NIC
+	Refused       uint64 // invalidations that failed, because Linux could not wait for the NIC or a lock
+	Timeouts      uint64 // invalidations that the NIC did not confirm in time
 
 	// Waits[i] counts how often Linux waited for w microseconds for the NIC, with 2^i <= w*w < 2^(i+1); the
 	// first and last count shorter and longer waits, too.
@@ -199,15 +203,15 @@ func (r *Region) Stats() (s RegionStats, err error) {
 	return arg.RegionStats, nil
 }
 
-// Poison counts pages that programs had in the GPU and have freed.
+// Poison counts pages of programs that were in the GPU's memory, and were freed or moved to RAM.
 type Poison struct {
-	Left   uint64 // freed since the first call
+	Left   uint64 // freed or moved since the first call
 	Held   uint64 // free and filled now
-	Broken uint64 // found changed while they were free
+	Broken uint64 // found changed while they were free, since the first call
 }
 
-// Poison makes the driver fill the pages that programs free, from the first call on, and check the pages that
-// are free and filled.
+// Poison checks the pages that are free and filled, and returns the counts. From the first call on, the driver fills
+// pages of programs in the GPU's memory when they are freed or move to RAM.
 func (f *File) Poison() (p Poison, err error) {
 	err = f.ioctl("VNICGPU_POISON", poison, &p)
 	return p, err

@@ -13,17 +13,17 @@ const (
 	toGPU = 1 // VNICGPU_TO_GPU
 )
 
-// Locations of a page that is not in the GPU's memory.
+// Results of [File.Where] for a page that is not in the GPU's memory.
 const (
 	InRAM  = 1<<64 - 1 // VNICGPU_RAM: in RAM
 	Absent = 1<<64 - 2 // VNICGPU_ABSENT: not present, or in another GPU
 )
 
-// ToGPU moves pages of memory to the GPU, and returns how many. A page that the CPU touches is moved back.
-// Pages that cannot be moved stay. memory must be whole pages.
+// ToGPU moves pages of memory to the GPU, and returns how many, also after an error. A page that a CPU touches later
+// is moved back. Pages that cannot be moved stay. memory must be whole pages.
 func (f *File) ToGPU(memory []byte) (pages uint64, err error) { return f.migrate(memory, toGPU) }
 
-// ToRAM moves pages of memory back, and returns how many.
+// ToRAM moves pages of memory from the GPU back to RAM, and returns how many, also after an error.
 func (f *File) ToRAM(memory []byte) (pages uint64, err error) { return f.migrate(memory, 0) }
 
 func (f *File) migrate(memory []byte, flags uint32) (pages uint64, err error) {
@@ -33,7 +33,7 @@ func (f *File) migrate(memory []byte, flags uint32) (pages uint64, err error) {
 	return pages, err
 }
 
-// Migrate is ToGPU and ToRAM by address, for tests.
+// Migrate is ToGPU (flags 1) or ToRAM (flags 0) by address. It is exported for tests.
 func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error) {
 	arg := struct {
 		Addr, Size uint64
@@ -46,7 +46,8 @@ func (f *File) Migrate(addr, size uint64, flags uint32) (pages uint64, err error
 	return arg.Pages, nil
 }
 
-// Where returns the location of each page of memory: an offset in the GPU's memory, [InRAM] or [Absent].
+// Where returns the location of each page of memory: an offset in the GPU's memory, [InRAM] or [Absent]. memory must
+// be whole pages. E2BIG: more than 1<<20 pages.
 func (f *File) Where(memory []byte) (places []uint64, err error) {
 	places = make([]uint64, len(memory)/PageSize)
 	arg := [...]uint64{uint64(reflect.ValueOf(memory).Pointer()), uint64(len(memory)),

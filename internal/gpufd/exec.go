@@ -18,10 +18,12 @@ import (
 // First is the descriptor of the first GPU's memory in a program of [Exec].
 const First = 3
 
-// Path returns the path by which the program opens the memory of GPU i.
+// Path returns the path by which a program of [Exec] opens the memory of GPU i, counted from 0.
 func Path(i int) string { return fmt.Sprintf("/proc/self/fd/%d", First+i) }
 
-// Check returns an error if sockets or command cannot work. Call it before [Receive].
+// Check returns an error for mistakes in sockets, the paths for [Receive], and command that it finds without a
+// connection: none, an empty or repeated path, a descriptor number for [Exec] that is open already, or a path
+// /proc/self/fd/N in command without a socket for it. Call it before Receive.
 func Check(sockets, command []string) error {
 	switch {
 	case len(sockets) == 0:
@@ -58,14 +60,15 @@ func Check(sockets, command []string) error {
 
 var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
 
-// inherited reports whether this process was started with a descriptor: its own ones have close-on-exec.
+// inherited reports whether this process was started with descriptor fd open: the descriptors that it opened itself
+// have close-on-exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
 
 // Exec replaces this process by a program in which fds have the numbers [First] and following. It owns fds.
-// It returns only if it fails; then the process should end.
+// It returns only if it fails, and does not close fds then; the process should end.
 func Exec(program string, args []string, fds []int) error {
 	runtime.LockOSThread()
 	// This gives this thread its own descriptor table, so that other threads keep the descriptors that have

@@ -22,7 +22,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// starter names the variable that makes the test's program call Exec for these sockets.
+// starter names the environment variable that makes the test's program call start for the sockets in its value.
 const starter = "VNIC_TEST_STARTER"
 
 func TestMain(m *testing.M) {
@@ -305,7 +305,7 @@ func TestMistakes(t *testing.T) {
 		port+": that is the socket of a port: its GPU's is "+port+Suffix)
 	nobody, err := serves("silent", silent), error(nil)
 	patience = limits.Limit(20 * time.Millisecond)
-	testkit.Eventually(t, "a connection to the silent one", func() bool { // the time may be too short to connect
+	testkit.Eventually(t, "a connection to the silent one", func() bool { // a short patience may end before the connection
 		patience *= 2
 		_, err = Receive(t.Context(), nobody)
 		return !strings.Contains(err.Error(), "nobody takes connections there")

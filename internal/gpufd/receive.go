@@ -21,20 +21,20 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Suffix follows the name of a port's socket in the name of its GPU's socket.
+// Suffix ends the name of a GPU's socket; before it is the name of the port's socket.
 const Suffix = ".gpu"
 
 var (
-	// patience is how long Receive waits for the server. Tests change it.
+	// patience, times limits.Slow, is how long Receive waits for the server. Tests change it.
 	patience = limits.LocalServer
 
 	errDescriptors = errors.New("descriptors")
 )
 
-// MaxPath is the length of the longest name of a socket (sockaddr_un).
+// MaxPath is the length of the longest name of a socket, in bytes (sockaddr_un).
 const MaxPath = 107
 
-// Receive receives a descriptor of a GPU's memory, with close-on-exec, from the socket at path.
+// Receive receives a descriptor of a GPU's memory, with close-on-exec, from the socket at path. The caller closes it.
 func Receive(ctx context.Context, path string) (fd int, err error) {
 	fd, err = receive(ctx, path)
 	if err != nil {

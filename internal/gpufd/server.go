@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Bounds of the descriptors that were sent and not received, to one user and in all.
+// Bounds of the descriptors that a Server has sent and that were not received, to one user and in all.
 const (
 	maxOfUser = 64
 	maxInAll  = 256
@@ -23,11 +23,11 @@ const maxText = 200
 
 // Server sends descriptors of GPUs' memory to other processes.
 type Server struct {
-	// Note is called with a line for vnic's user when a user is first refused, for 16 users at most. Set it
-	// before Serve.
+	// Note is called with a line for vnic's user when a process of a user is refused for the first time, for 16
+	// users at most. Set it before Serve.
 	Note func(format string, args ...any)
 
-	mu       sync.Mutex // held while a peer is served
+	mu       sync.Mutex // held while a connection is served; guards the fields below
 	unread   []unread
 	reported access.Told
 }
@@ -39,7 +39,8 @@ type unread struct {
 }
 
 // Serve sends a descriptor of memory to each process that connects to l and that rule admits, within the
-// bounds of unreceived descriptors, until ctx ends.
+// bounds of unreceived descriptors, until ctx ends or l is closed. A process that gets none is sent a text
+// with the reason.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener, memory int, rule access.Rule) {
 	access.Accept(ctx, l, func(conn *net.UnixConn) { s.give(conn, memory, rule) })
 }
@@ -70,7 +71,8 @@ func (s *Server) give(conn *net.UnixConn, memory int, rule access.Rule) {
 	_ = conn.Close()
 }
 
-// full closes the connections whose descriptors are no longer in flight, and returns which bound is reached.
+// full closes the connections whose descriptors are no longer in flight, and describes which bound a further
+// descriptor for the user would exceed; "": none. Call it with mu held.
 func (s *Server) full(uid uint32) string {
 	left, ofUser := s.unread[:0], 0
 	for _, u := range s.unread {
@@ -94,7 +96,7 @@ func (s *Server) full(uid uint32) string {
 	return ""
 }
 
-// Close closes the connections that are still open. Call it after Serve has returned.
+// Close closes the connections that s has kept. Call it after Serve has returned.
 func (s *Server) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +119,7 @@ func send(conn *net.UnixConn, memory int) error {
 	return nil
 }
 
-// message sends a connection's only message, for which the socket has room.
+// message sends a connection's only message. It does not wait, because the socket has room.
 func message(conn *net.UnixConn, b, oob []byte) error {
 	return scm.Control(conn, func(fd int) error {
 		return unix.Sendmsg(fd, b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

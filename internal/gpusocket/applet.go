@@ -22,7 +22,7 @@ to the socket (SOCK_SEQPACKET), sends a size in bytes (u64), and gets an errno (
 until it closes the connection. It needs root, /proc, /sys and /dev/udmabuf, and serves until it is ended.
 `
 
-// Applet runs the tool, and returns its exit status.
+// Applet runs the tool with the arguments after its name, until SIGINT or SIGTERM, and returns its exit status.
 func Applet(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

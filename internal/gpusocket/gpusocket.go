@@ -1,11 +1,11 @@
 // Package gpusocket hands out memory of a guest's GPU, as a GPU's driver would, to programs in the guest that
 // open Linux's devmem sockets themselves.
 //
-// A program connects to the socket at [Path] (unix(7), SOCK_SEQPACKET) and sends a size in bytes as 8 bytes
-// in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as SCM_RIGHTS, a descriptor
-// of a dma-buf of that much zeroed GPU memory, for bind-rx, bind-tx and mmap; or an errno, after which the
-// connection continues. The memory is reserved for the program, and registered with the NIC as device memory,
-// until the program closes the connection, or ends.
+// A program connects to the socket at [Path] (unix(7), SOCK_SEQPACKET) and sends a size in bytes, a multiple of
+// 4096, as 8 bytes in the machine's byte order. The answer is a number of 4 bytes: 0, and with it, as SCM_RIGHTS, a
+// descriptor of a dma-buf of that much zeroed GPU memory, for bind-rx, bind-tx and mmap; or an errno, after which
+// the connection continues. The memory is reserved for the program, and registered with the NIC as device memory,
+// until the program closes the connection or ends, or the server ends.
 //
 // [Ops] registers the operation "gpu" with package agent, by which a guest's agent serves the socket.
 // [Applet] is a tool that serves the socket in a guest without an agent.
@@ -29,12 +29,13 @@ type args struct {
 	Interface string `json:"interface"`
 }
 
-// Start makes a guest serve the memory of the GPU that an interface's NIC reaches.
+// Start makes the guest of c serve, at [Path], memory of the first GPU that the guest sees and that the NIC of
+// interface name reports.
 func Start(ctx context.Context, c *agent.Client, name string) error {
 	return serveMemory.Do(ctx, c, args{name})
 }
 
-// Ops registers the operation "gpu". Its server ends with the agent's process.
+// Ops registers the operation "gpu". The server that it starts runs until the agent's process ends.
 func Ops() {
 	serveMemory.Serve(func(_ context.Context, a args) (none agent.None, err error) {
 		s, err := open(a.Interface)
@@ -55,7 +56,7 @@ func open(name string) (*server, error) {
 	return s, nil
 }
 
-// Serve serves the socket, for the NIC of the interface name, until ctx ends.
+// Serve serves the socket, for the NIC of the interface name, until ctx ends, or accept fails, which it logs only.
 func Serve(ctx context.Context, name string) error {
 	s, err := open(name)
 	if err == nil {

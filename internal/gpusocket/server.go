@@ -30,12 +30,12 @@ type memory struct {
 type server struct {
 	l    *net.UnixListener
 	take func(ctx context.Context, size uint64) (*memory, error)
-	log  func(error) // for errors; set before serve
+	log  func(error) // called for errors, also concurrently; set before serve
 
-	taking sync.Mutex // one take at a time: concurrent ones would count the same free pages
+	taking sync.Mutex // one take or release at a time: concurrent takes would count the same free pages
 }
 
-// listen makes the socket, for root's programs only.
+// listen makes the socket, with mode 0600: for root's programs only.
 func listen(path string, take func(context.Context, uint64) (*memory, error)) (*server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// credit is how many bytes of a stream may be sent.
+// credit is how many bytes of a stream the guest may send to the host.
 type credit struct {
 	mu   sync.Mutex
 	left int           // under mu
@@ -25,7 +25,7 @@ func (c *credit) give(n int) {
 	c.more = make(chan struct{})
 }
 
-// take waits for credit, and takes at most most bytes of it; 0: there was none until ctx ended.
+// take waits for credit, takes up to most bytes of it, and returns how many; 0: there was none until ctx ended.
 func (c *credit) take(ctx context.Context, most int) int {
 	for {
 		c.mu.Lock()

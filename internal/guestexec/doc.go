@@ -1,11 +1,11 @@
 // Package guestexec runs a program in a guest with its streams on the host: the host receives standard output
-// and standard error byte for byte, sends standard input, and gets the exit status or signal. With a
-// terminal, the program leads a session on a pseudoterminal of the guest, whose size follows the host's
-// terminal.
+// and standard error byte for byte, sends standard input, and gets the exit status or signal. With Command.TTY,
+// the program's streams and its controlling terminal are a pseudoterminal of the guest, whose size follows
+// Command.Resize.
 //
 // It implements both ends: [Ops] registers the guest's operations with package agent, and [Run] calls them
-// from the host. The guest sends only as much output as the host has room for (window), so that a slow writer
-// on the host delays the program.
+// from the host. The guest sends at most 256 KiB of each output stream that the host has not yet written, so that a
+// slow Command.Stdout or Stderr delays the program.
 package guestexec
 
 import (
@@ -22,17 +22,18 @@ type Command struct {
 	Env  []string
 	Dir  string // "": /
 
-	// nil: end of file at once. Run waits for a pending Read; if Stdin is an io.Closer, Run closes it first.
+	// Stdin is the program's input; nil: none, the program reads end of file. After the program's end Run closes Stdin
+	// if it is an io.Closer, and waits for a pending Read.
 	Stdin  io.Reader
 	Stdout io.Writer // nil: discarded
-	Stderr io.Writer
+	Stderr io.Writer // nil: discarded; unused with TTY
 
-	TTY    bool        // the streams are a terminal, whose output goes to Stdout
-	Size   Size        // of the terminal
-	Resize <-chan Size // may be nil
+	TTY    bool        // the program's three streams are a terminal, whose output goes to Stdout
+	Size   Size        // of the terminal at first
+	Resize <-chan Size // new sizes of the terminal; may be nil
 }
 
-// Size of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct {
 	Rows uint16 `json:"rows"`
 	Cols uint16 `json:"cols"`
@@ -56,9 +57,9 @@ func (s Status) Exit() int {
 var ErrFlood = errors.New("the guest sends more output than it may")
 
 const (
-	window = 256 << 10 // bytes of an output stream in flight
-	chunk  = 16 << 10  // bytes of output in a message
-	input  = 8 << 10   // bytes of input in a request
+	window = 256 << 10 // most bytes of an output stream that the guest has sent and the host has not written
+	chunk  = 16 << 10  // most bytes of output in a message
+	input  = 8 << 10   // most bytes of input in a request
 )
 
 var (

@@ -20,12 +20,13 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// grace is the wait for more output after a program has ended, while a child process holds its output open.
+// grace, times limits.Slow, is how long the guest waits for more output after a program has ended, while a child
+// process holds its output open.
 const grace = limits.SessionOutput
 
 type running struct {
 	id      uint64
-	stdin   *os.File // the terminal's master, or a pipe
+	stdin   *os.File // the terminal's master, or the write end of a pipe
 	tty     bool
 	streams map[int]*stream
 	exited  chan struct{}
@@ -41,7 +42,7 @@ var sessions = struct {
 	m map[uint64]*running
 }{m: map[uint64]*running{}}
 
-// Ops registers the operations.
+// Ops registers the guest's operations with package agent.
 func Ops() {
 	opRun.Serve(runProgram)
 	opInput.Serve(giveInput)
@@ -59,8 +60,8 @@ func lookup(id uint64) (*running, error) {
 	return r, nil
 }
 
-// runProgram returns after the program has ended, and then its output has ended, no more of it came for
-// grace, or ctx has ended.
+// runProgram returns after the program, which it kills when ctx ends, has ended, and then for each output stream one
+// of these: it has ended, no more of it came for grace, it could not be sent, or ctx ended while there was no credit.
 func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	if len(a.Args) == 0 {
 		return status, errors.New("no program named")
@@ -110,7 +111,7 @@ func runProgram(ctx context.Context, a runArgs) (status Status, err error) {
 	return Status{Code: ws.ExitStatus()}, nil
 }
 
-// Look finds a program as a shell does: in PATH of env, if its name has no slash.
+// Look finds a program: in PATH of env (the last one), if its name has no slash. Else it returns the name unchecked.
 func Look(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -175,7 +176,7 @@ func (r *running) close() {
 		_ = r.stdin.Close()
 	}
 	for _, s := range r.streams {
-		_ = s.from.Close() // a terminal's second Close
+		_ = s.from.Close() // with a terminal, the second Close of its master
 	}
 }
 
@@ -213,14 +214,15 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace.Here()/2 {
 			continue
 		}
-		// a terminal ends with EIO
+		// the end of the output: io.EOF of a pipe, EIO of a terminal
 		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
 			return
 		}
 	}
 }
 
-// giveInput returns when the program's pipe or terminal has taken the bytes.
+// giveInput returns when the program's pipe or terminal has taken the bytes, or with an error. With a.End it then
+// closes the pipe, or writes an end of file to the terminal.
 func giveInput(ctx context.Context, a inputArgs) (none agent.None, err error) {
 	r, err := lookup(a.ID)
 	if err != nil {

@@ -23,9 +23,9 @@ type host struct {
 	fail    context.CancelCauseFunc
 }
 
-// Run runs a program in the guest, and returns after it has ended and its output is written. If ctx ends or
-// the output fails (a Write, [ErrFlood]), the program is killed and Run returns the cause; then a blocked
-// Write may still be running.
+// Run runs a program in the guest, and returns after it has ended and the output that the guest has sent is written.
+// If ctx ends or the output fails (a Write, [ErrFlood]), the program is killed and Run returns the cause; then a
+// blocked Write may still be running.
 func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -63,7 +63,7 @@ func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	return status, err
 }
 
-// progress must not wait: it runs on the channel's reader.
+// progress must not wait: it runs on the goroutine that reads the results channel.
 func (h *host) progress(raw json.RawMessage) {
 	var r report
 	if err := json.Unmarshal(raw, &r); err != nil {

@@ -165,7 +165,7 @@ func TestCancelEndsTheProgram(t *testing.T) {
 	}
 }
 
-// Run returns when the program has ended, even if a child process keeps the output open.
+// Run returns after the program has ended, even if a child process keeps the output open.
 func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer

@@ -13,7 +13,7 @@ type sink struct {
 	data  []byte        // under mu
 	room  int           // under mu: bytes that the guest may still send
 	ended bool          // under mu
-	news  chan struct{} // capacity 1: data or ended has changed
+	news  chan struct{} // capacity 1: has a value after data or ended has changed
 }
 
 func newSink(to io.Writer) *sink {
@@ -23,7 +23,7 @@ func newSink(to io.Writer) *sink {
 	return &sink{to: to, room: window, news: make(chan struct{}, 1)}
 }
 
-// push returns false if there was no room.
+// push appends b to the data; false: there was no room, and nothing was appended.
 func (s *sink) push(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

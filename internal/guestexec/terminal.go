@@ -38,7 +38,7 @@ func openTerminal(size Size) (master, slave *os.File, err error) {
 	return master, slave, nil
 }
 
-// setSize sets a terminal's size; its foreground processes get SIGWINCH.
+// setSize sets a terminal's size; if it changes, the terminal's foreground processes get SIGWINCH.
 func setSize(master *os.File, size Size) error {
 	err := scm.Control(master, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})

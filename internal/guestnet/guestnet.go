@@ -2,8 +2,9 @@
 // values that DHCP and a name server would provide, but known beforehand. [Ops] registers the operation
 // "network" with package agent, [Apply] is the host's call of it.
 //
-// The guest waits until links are up and addresses can be used, but at most limits.InterfaceReady. The
-// package writes the files /etc/hosts and /etc/resolv.conf of its machine.
+// The guest waits until the interfaces are there, at most limits.Interface, and then until the links without
+// Interface.Leave are up and their addresses can be used, at most limits.InterfaceReady; both times limits.Slow.
+// [Configure] writes the files /etc/hosts and /etc/resolv.conf of the machine on which it runs.
 package guestnet
 
 import (
@@ -31,7 +32,7 @@ type Interface struct {
 	MAC   string         `json:"mac"` // as net.HardwareAddr's String
 	Addrs []netip.Prefix `json:"addrs,omitempty"`
 	MTU   int            `json:"mtu,omitempty"`   // 0: unchanged
-	Leave bool           `json:"leave,omitempty"` // unbind it from the kernel's driver
+	Leave bool           `json:"leave,omitempty"` // unbind it from the kernel's driver; the addresses and MTU are not used
 }
 
 // Host is a line of /etc/hosts.
@@ -40,21 +41,21 @@ type Host struct {
 	Names []string   `json:"names"`
 }
 
-// Result has the guest's interfaces, in the order of Config.
+// Result has the guest's interfaces, in the order of Config.Interfaces.
 type Result struct {
 	Interfaces []Found `json:"interfaces"`
-	NotReady   string  `json:"not_ready,omitempty"` // what cannot be used after the wait
+	NotReady   string  `json:"not_ready,omitempty"` // what cannot be used after the wait; "": nothing
 }
 
 // Found is an interface in the guest.
 type Found struct {
-	Name string `json:"name"` // gone if the interface was left
+	Name string `json:"name"` // the kernel's; gone after Interface.Leave
 	PCI  string `json:"pci"`  // "0000:00:02.0"; "": no PCI device
 }
 
 var configure = agent.NewOperation[Config, Result]("network")
 
-// Apply makes a guest configure its network.
+// Apply makes the guest of c configure its network. It is an error if the guest found fewer or more interfaces.
 func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 	r, err := configure.Call(ctx, c, conf)
 	if err == nil && len(r.Interfaces) != len(conf.Interfaces) {
@@ -63,7 +64,7 @@ func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 	return r, err
 }
 
-// Ops registers the operation.
+// Ops registers the operation "network" with package agent.
 func Ops() { configure.Serve(Configure) }
 
 func (c *Config) apply(ctx context.Context, root string) (Result, error) {

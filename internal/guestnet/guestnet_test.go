@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// alone locks the test to its thread, and gives that a new network namespace, or skips the test.
+// alone locks the test's goroutine to its thread, and gives the thread a new network namespace, or skips the test.
 func alone(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -91,7 +91,7 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	}
 }
 
-// A gateway outside of the subnet is on the link.
+// The route through a gateway outside of the interface's subnet treats it as on the link.
 func TestGatewayOutsideTheSubnetIsOnTheLink(t *testing.T) {
 	alone(t)
 	dummy(t, "d0", "02:00:00:00:00:01")

@@ -21,7 +21,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Applet runs the image's program on the console, and returns its exit status.
+// Applet configures the network, runs the image's program on the console, and returns its exit status as run does;
+// 2: the image has no such program, or its configuration cannot be read.
 func Applet([]string) int {
 	c, err := agent.ReadConfig()
 	if err == nil && c.Alone == nil {
@@ -50,7 +51,7 @@ func Applet([]string) int {
 	}
 	say(lead(tty))
 	end, status := run(c.Alone, env, tty)
-	signal.Ignore(unix.SIGTTOU) // the ioctl TCSBRK raises it in a background process group
+	signal.Ignore(unix.SIGTTOU) // the ioctl TCSBRK raises SIGTTOU in a background process group
 	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], end)
 	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the output is sent (tcdrain(3))
 	return status
@@ -62,7 +63,7 @@ func say(err error) {
 	}
 }
 
-// greet prints messages to the terminal, and sets the terminal's size.
+// greet prints messages to the terminal, and sets the terminal's size if the terminal reports it.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
 		_, _ = fmt.Fprintf(tty,
@@ -80,7 +81,7 @@ func greet(tty *os.File, n *network) {
 	}
 }
 
-// open opens the console's own device, as /dev/console cannot become a controlling terminal.
+// open opens the device of the last console in sysfs below root, as /dev/console cannot become a controlling terminal.
 func open(root string) (*os.File, error) {
 	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
 	if err != nil {
@@ -113,7 +114,7 @@ func environment(image, found, words []string) []string {
 
 // lead makes this process a session leader, with tty, if it is a terminal, as controlling terminal. When a
 // leader exits, a serial line discards unsent output (drivers/tty: disassociate_ctty in tty_jobctrl.c,
-// uart_hangup in serial/serial_core.c): so the program must not be one.
+// uart_hangup in serial/serial_core.c): so the image's program must not be a leader.
 func lead(tty *os.File) error {
 	if _, err := unix.Setsid(); err != nil {
 		return fmt.Errorf("setsid: %w", err)
@@ -128,7 +129,8 @@ func lead(tty *os.File) error {
 	return nil
 }
 
-// run runs the program, and returns how it ended, in words and as exit status.
+// run runs the image's program, and returns how it ended, in words and as exit status as a shell has it: 127 for a
+// program that is not found, 126 for one that cannot be started, 128 and the number for a signal.
 func run(a *agent.Alone, env []string, tty *os.File) (end string, status int) {
 	path, err := guestexec.Look(a.Path, env)
 	if err != nil {

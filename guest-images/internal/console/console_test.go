@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// sysfs makes a /sys with these network interfaces; list has "driver place" by name.
+// sysfs returns a root directory whose /sys has these network interfaces; list has "DRIVER PCI-ADDRESS" by name.
 func sysfs(t *testing.T, list map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -37,7 +37,7 @@ func sysfs(t *testing.T, list map[string]string) string {
 	return root
 }
 
-// Interfaces are in the order of their PCI slots.
+// interfaces returns the names in the order of the PCI addresses, whatever the names are.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",
 		"eth2": "e1000e 0000:00:02.0"})

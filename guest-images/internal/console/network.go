@@ -77,7 +77,7 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 		if errs[i] != nil || c.Interfaces[i].Leave {
 			continue
 		}
-		if l.MTU > links[i].MTU { // more than the NIC supports
+		if l.MTU > links[i].MTU { // more than the interface's own MTU: keep that one
 			l.MTU = 0
 		}
 		use(&c, i, l)
@@ -106,7 +106,8 @@ func left(name, device string) string {
 		"($VNIC_DEVICE); for two interfaces give the guest three NICs", name, device)
 }
 
-// apart makes interfaces that may be on one switch answer only for their own addresses (Linux:
+// apart makes the kernel answer an ARP request only for an address of the interface that it came to, and send each
+// request from an address that suits the target, as several interfaces may be on one switch (Linux:
 // Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func apart(root string) error {
 	for name, value := range map[string]string{"arp_ignore": "1", "arp_announce": "2"} {
@@ -126,8 +127,8 @@ const (
 // peers is the number of guests for which use adds host names.
 const peers = 16
 
-// use configures interface i of c by a lease. Gateways, resolvers and other hosts come from the lease of
-// interface 0.
+// use configures interface i of c by a lease. Gateways, resolvers and the names of the gateway and of other
+// guests come from the lease of interface 0.
 func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	c.Interfaces[i].Addrs, c.Interfaces[i].MTU = []netip.Prefix{l.Addr}, l.MTU
 	if l.Name != "" {
@@ -153,12 +154,12 @@ func use(c *guestnet.Config, i int, l dhcp.Lease) {
 	}
 }
 
-// ofVNIC reports whether a lease comes from the gateway of a vnic serve without --lab, which names guests by
-// their addresses.
+// ofVNIC reports whether a lease has the name that the gateway of a vnic serve without --lab gives: portName and the
+// address's last byte less 1.
 func ofVNIC(l dhcp.Lease) bool { return l.Name == portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) }
 
-// identity returns environment variables about the guest with address p; VNIC_GUESTS=0 means that the number of
-// guests is unknown.
+// identity returns environment variables about the guest with address p, or nil if p is not the default address of a
+// guest (guestnet.DevmemHost). VNIC_GUESTS=0 means that the number of guests is unknown.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -170,8 +171,8 @@ func identity(p netip.Prefix) []string {
 		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
-// interfaces waits until there are interfaces of a driver, and returns their names in the order of their
-// devices' paths.
+// interfaces waits until there is an interface of a driver, and returns the names of its interfaces, in the order of
+// their devices' paths. ENODEV: there is none within limit.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
 	for end := time.Now().Add(limit); ; { // poll, as sysfs sends no events
 		names, err := rtnl.OfDriver(filepath.Join(root, "sys"), driver)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askSize moves a serial terminal's cursor as far as possible and asks for its position (ECMA-48: CUP, DSR and
-// CPR; DECSC and DECRC).
+// askSize moves a serial terminal's cursor as far as possible, asks for its position, which is the terminal's size, and
+// moves it back (ECMA-48: CUP, DSR and CPR; DEC's DECSC and DECRC). ok: the terminal has answered within patience.
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -48,7 +48,8 @@ func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) 
 	return parseSize(got)
 }
 
-// parseSize reads a CPR (cursor position report): ESC [ rows ; columns R.
+// parseSize reads the CPR (cursor position report) at the end of b: ESC [ rows ; columns R. ok: there is one, and both
+// numbers are at least 2.
 func parseSize(b []byte) (size unix.Winsize, ok bool) {
 	i := bytes.LastIndex(b, []byte("\x1b["))
 	if i < 0 || b[len(b)-1] != 'R' {

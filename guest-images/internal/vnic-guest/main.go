@@ -1,4 +1,5 @@
-// Command vnic-guest is /init of vnic's guests (package boot) and, started by other names, their applets.
+// Command vnic-guest is /init of vnic's guests, their agent, and their applets. Package boot chooses by the name of the
+// command, the process id and the arguments.
 package main
 
 import (

@@ -12,8 +12,8 @@ import (
 type change struct {
 	what   string
 	do     func(f *gpudriver.File, b []byte) error
-	gpu    bool   // the NIC's pages are in the GPU
-	reason uint64 // why the NIC must release pages [3, 6); none: at most page 4
+	gpu    bool   // pages [2, 7) are in the GPU before it
+	reason uint64 // why the NIC must release pages [3, 6); none: it keeps them, except page 4 if that is in the GPU
 }
 
 const none = 1 << 32
@@ -73,7 +73,7 @@ func (c *change) run(t *T, f *gpudriver.File, r *region, b []byte, has bool) {
 	r.mustRelease(want...)
 	now, err := r.Stats()
 	t.require(err == nil && now.Invalidations-before.Invalidations == uint64(len(want)), "%+v, %v", now, err)
-	// Linux reports changes of pages even if the NIC does not use them.
+	// Linux reports these changes to the driver even if the NIC has none of the pages.
 	t.require(has || c.reason == none || now.Untold > before.Untold, "nothing was said by Linux: %+v", now)
 	t.ok(unmap(b[4*page : 5*page]))
 	r.mustRelease(rest...)

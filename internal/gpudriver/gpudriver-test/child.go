@@ -65,7 +65,8 @@ func regionOf(t *T, pages string) {
 	t.ok(errOf(io.Copy(io.Discard, os.Stdin)))
 }
 
-// childTold: the program that requests pages does not own the memory, and outlives the owner.
+// childTold: this program requests pages of a child process's memory; when the child ends, the NIC must release
+// them.
 func childTold(t *T, f *gpudriver.File, n *hostNIC) {
 	for _, kill := range []bool{false, true} {
 		c := newChild(f, n, 8)
@@ -78,7 +79,8 @@ func childTold(t *T, f *gpudriver.File, n *hostNIC) {
 	}
 }
 
-// manyKilled starts processes, one after the other, and kills every second one while the NIC uses its pages.
+// manyKilled starts processes, one after the other, and kills every second one while the NIC has its pages; the
+// others exit while it has them.
 func manyKilled(t *T, f *gpudriver.File, n *hostNIC) {
 	for i := range 20 {
 		t.step = fmt.Sprintf("process %d", i)

@@ -1,14 +1,16 @@
-// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU. It prints a line
-// for each test.
+// Command gpudriver-test tests vnicgpu.ko in a guest in which no other program uses the GPU. It prints a
+// line for each test; stress tests print more.
 //
 //	gpudriver-test                 memory, mappings and dma-bufs
 //	gpudriver-test memory          the same, without the test that needs a NIC with device memory TCP
 //	gpudriver-test private         a program's pages in the GPU
 //	gpudriver-test private-long    the same, but in some tests with 64 MiB, and more often
 //	gpudriver-test paging          pages that a NIC uses on demand, with a test on the host (package testnic)
-//	gpudriver-test leave SIZE      moves pages to the GPU, prints their locations, and ends
+//	gpudriver-test leave SIZE      moves SIZE bytes of pages to the GPU, prints their offsets there, and ends
 //	gpudriver-test log             prints the kernel's log
-//	gpudriver-test bind            binds memory of the GPU to the NIC, and prints "bound" or the error
+//	gpudriver-test bind            binds memory of the GPU to the NIC eth0, unbinds it, and prints "bound" or the error
+//
+// The tests also start it, with other arguments.
 package main
 
 import (
@@ -25,7 +27,7 @@ const (
 	page  = gpudriver.PageSize
 	piece = 1 << 20
 	nic   = "eth0"
-	// patience bounds the wait for an event; the guest may be emulated.
+	// patience bounds the wait for an event. It is long because the guest may be emulated.
 	patience = 30 * time.Second
 )
 
@@ -93,7 +95,7 @@ func (c *testCase) try() error {
 	return run(func(t *T) {
 		t.gpu = only(t)
 		c.run(t)
-		t.gpu = only(t) // after a removal the GPU may have another name
+		t.gpu = only(t) // if the test removed and added the GPU, it may have another name
 		info := ask(t)
 		t.require((info.Free == info.Size || info.Free == info.Size-mailboxSize) && info.Mapped == 0 && info.Private == 0,
 			"left behind: %+v", info)

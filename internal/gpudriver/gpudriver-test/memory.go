@@ -44,7 +44,7 @@ func bound(t *T) {
 	fmt.Println("bound")
 }
 
-// The caller closes all three.
+// The caller closes the three results.
 func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	f := open(t)
 	off, err := f.Alloc(4*piece, 0)
@@ -62,7 +62,7 @@ func registered(t *T) (*gpudriver.File, *kernel.Device, devmem.Buffer) {
 	return f, d, buf
 }
 
-// The caller closes the file and unmaps the memory.
+// The caller closes f and unmaps mem.
 func mapped(t *T, path string) (f *gpudriver.File, off uint64, mem []byte) {
 	f = must(gpudriver.Open(path))(t)
 	off, err := f.Alloc(piece, 0)
@@ -171,7 +171,8 @@ func same(t *T) {
 		unix.EINVAL)
 }
 
-// elsewhere: another /dev, as of a container, can be unmounted after a program mapped a GPU there.
+// elsewhere: a program opens and maps a GPU by a device node in another file system, as in a container. After
+// munmap, close and the GPU's removal that file system can be unmounted.
 func elsewhere(t *T) {
 	dir := must(os.MkdirTemp("", ""))(t)
 	defer func() { _ = os.Remove(dir) }()

@@ -56,7 +56,7 @@ type report struct {
 
 type released struct{ first, count, reason uint64 }
 
-// Reasons: events of Linux (enum mmu_notifier_event), and the driver's own.
+// Reasons why the driver requests a release: events of Linux (enum mmu_notifier_event), and the driver's own.
 const (
 	isUnmap      = 0
 	isClear      = 1
@@ -97,8 +97,8 @@ func (n *hostNIC) openRegion(f *gpudriver.File, b []byte) *region {
 	return &region{must(f.OpenRegion(b))(n.t), n, 0}
 }
 
-// fault makes pages present for the NIC. kinds are their expected kinds: r for RAM, g for the GPU, R and G if
-// writable, and . if invalid.
+// fault makes pages from first on present for the NIC ([gpudriver.Region.Fault]). kinds has a letter for the
+// expected kind of each: r for RAM, g for the GPU, R and G if writable, and . if invalid.
 func (r *region) fault(first uint64, kinds string, write, ram bool) []gpudriver.Page {
 	t := r.nic.t
 	pages, gen, err := r.Fault(first, len(kinds), write, ram)
@@ -125,7 +125,8 @@ func (r *region) mayNotFault(what string, first uint64, want unix.Errno) {
 	r.nic.t.refused(what, err, want)
 }
 
-// mustRelease checks that the driver has requested the release of exactly these pages, after its last answer.
+// mustRelease checks that since the NIC's log was last read the driver has requested the release of exactly these
+// pages of r, each time with a later generation than its last answer to fault.
 func (r *region) mustRelease(want ...released) {
 	list := r.nic.log()
 	got := make([]released, len(list))
@@ -140,7 +141,8 @@ func (r *region) mustRelease(want ...released) {
 		r.gen, list, want)
 }
 
-// mustReleaseBefore checks that the driver has requested the release of these pages before its last answer.
+// mustReleaseBefore checks that since the NIC's log was last read the driver has requested one release, of these
+// pages, before its last answer to fault.
 func (r *region) mustReleaseBefore(want released) {
 	list := r.nic.log()
 	r.nic.t.require(len(list) == 1 && list[0].pages == want && int32(r.gen-list[0].generation) >= 0,

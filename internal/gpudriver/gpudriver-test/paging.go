@@ -29,7 +29,7 @@ var pagingCases = []testCase{
 	{"removal takes pages from the NIC", removal(testnic.Answers, removalTold)},
 	{"a NIC that does not answer does not hold removal up", withBound(50, removal(testnic.Silent, removalSilent))},
 	{"a NIC that is gone is waited for once", withBound(5, onNIC(nicGone))},
-	// With compaction, with little RAM, and with processes that end:
+	// Meanwhile the kernel compacts memory, RAM is short, or processes end:
 	{"the kernel moves pages in RAM meanwhile, and a NIC writes", compacting(stress)},
 	{"RAM is short meanwhile, and a NIC writes", shortOfRAM(stress)},
 	{"processes with regions are killed meanwhile", onNIC(manyKilled)},
@@ -37,7 +37,7 @@ var pagingCases = []testCase{
 
 const (
 	parameter = "/sys/module/" + gpudriver.Module + "/parameters/ack_ms"
-	ackMS     = 1000 // ms, the parameter's default
+	ackMS     = 1000 // in ms: the default of the parameter
 )
 
 func rebind(t *T, ms int) {
@@ -56,7 +56,7 @@ func withBound(ms int, test func(t *T)) func(t *T) {
 	}
 }
 
-// inRegion returns test with a region of 16 pages in RAM, filled with seed 20.
+// inRegion returns a function that calls test with b, 16 pages in RAM that fill(b, 20) has filled, and their region.
 func inRegion(test func(t *T, f *gpudriver.File, r *region, b []byte)) func(t *T) {
 	return onNIC(func(t *T, f *gpudriver.File, n *hostNIC) {
 		b := anonymous(t, 16*page, false)
@@ -155,7 +155,7 @@ func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 	must(mapAt(uintptr(pos+3*page), page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED,
 		int(file.Fd())))(t)
 	t.ok(file.Truncate(page))
-	// The hole of one page stays free: the Go runtime maps larger pieces.
+	// No other thread maps memory in this hole of one page: the Go runtime maps larger pieces.
 	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(pos+page), page, 0); errno != 0 {
 		t.ok(errno)
 	}
@@ -167,7 +167,7 @@ func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 	for i, want := range map[int]unix.Errno{1: unix.EFAULT, 3: unix.EOPNOTSUPP, 5: unix.EFAULT} {
 		t.require(pages[i].Err == want, "page %d: %v, and not %v", i, pages[i].Err, want)
 	}
-	// After DONTNEED both pages are the same page of zeroes, until somebody writes.
+	// Pages 9 and 10 are the same page of zeroes after DONTNEED and a read, until a write.
 	x := r.nic.read(pages[9], 8)
 	t.require(x == 0 && pages[9].Addr == pages[10].Addr, "what was never touched is %#x: %+v", x, pages[9:11])
 	pages = r.fault(6, "R.RR", true, false)
@@ -176,13 +176,13 @@ func invalids(t *T, f *gpudriver.File, r *region, b []byte) {
 	t.require(b[9*page+8] == 77, "what was written first by the NIC: %d", b[9*page+8])
 	t.require(b[10*page] == 0, "the other page of zeroes: %d", b[10*page])
 
-	// The driver does not wait for a program that could serve the page fault.
+	// The driver does not wait for a page fault that a program should serve (userfaultfd).
 	t.ok(unix.Madvise(b[12*page:14*page], unix.MADV_DONTNEED))
 	defer unix.Close(userFault(t, b[13*page:14*page]))
 	r.fault(12, "R.R", true, false)
 }
 
-// hardOffline makes Linux treat the page of RAM at an address as broken
+// hardOffline is a file: the write of an address makes Linux treat the page of RAM there as broken
 // (Documentation/ABI/testing/sysfs-memory-page-offline).
 const hardOffline = "/sys/devices/system/memory/hard_offline_page"
 
@@ -229,7 +229,8 @@ func closeTold(t *T, f *gpudriver.File, r *region, b []byte) {
 	t.ok(check(b, 20))
 }
 
-// silent: the NIC does not answer, and each program that changes its memory waits once.
+// silent: the NIC does not answer, and frees the requests that the driver gives up. So Linux waits once for each
+// region, which the driver then quarantines.
 func silent(t *T, f *gpudriver.File, r *region, b []byte) {
 	r.fault(0, "RRRRRRRR", true, false)
 	r.nic.mode(testnic.Silent)
@@ -255,7 +256,7 @@ func silent(t *T, f *gpudriver.File, r *region, b []byte) {
 func (r *region) isQuarantined(what string, pages uint64) {
 	t := r.nic.t
 	s, err := r.Stats()
-	// 2^34 <= w*w: at least 131 ms of 200.
+	// These elements count waits of w microseconds with 2^34 <= w*w: at least 131 ms, of the bound of 200 ms.
 	long := uint32(0)
 	for _, n := range s.Waits[34:] {
 		long += n
@@ -291,8 +292,8 @@ func bothWait(f *gpudriver.File, n *hostNIC) {
 	t.ok(r.Close())
 }
 
-// removal returns a test that removes the GPU, in a mode of the NIC, while the NIC may use pages in the GPU
-// and in RAM, and adds it again.
+// removal returns a test that removes the GPU from the driver, in a mode of the NIC, while the NIC may use pages in
+// the GPU and in RAM, adds it again, and calls look.
 func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 	return inRegion(func(t *T, f *gpudriver.File, r *region, b []byte) {
 		toGPU(t, f, b[:4*page])
@@ -301,7 +302,7 @@ func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 		r.nic.mode(mode)
 		t.ok(errors.Join(bind(t.gpu, "unbind"), bind(t.gpu, "bind")))
 		r.mayNotFault("a page by a GPU that is gone", 2, unix.ENODEV)
-		// The page of commands was removed with the GPU; the NIC still has its log.
+		// The mapped page of commands was removed with the GPU; the NIC on the host still has its log.
 		t.gpu = only(t)
 		again := open(t)
 		defer again.Close()
@@ -318,13 +319,14 @@ func removal(mode uint64, look func(t *T, r *region)) func(t *T) {
 
 func removalTold(_ *T, r *region) { r.mustRelease(released{2, 10, isRemoved}) }
 
-// removalSilent: the host may miss that the driver gave the request up, because the mailbox is removed too.
+// removalSilent checks only that the NIC got the request: it may miss that the driver gave the request up, because
+// the mailbox is removed too.
 func removalSilent(t *T, r *region) {
 	list := r.nic.log()
 	t.require(len(list) > 0 && list[0].region == r.ID() && list[0].pages.reason == isRemoved, "told %+v", list)
 }
 
-// nicGone: the driver waits once for a NIC that answers nothing.
+// nicGone: the driver waits for the first region only, if the NIC neither answers requests nor frees them.
 func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 	b := anonymous(t, page, false)
 	defer t.unmap(b)
@@ -350,8 +352,8 @@ func nicGone(t *T, f *gpudriver.File, n *hostNIC) {
 		"when the NIC is there again: %+v, %d are lost", s, lost)
 }
 
-// unmap unmaps memory and reserves the addresses: another thread's memory there could be unmapped with the
-// rest of b later.
+// unmap unmaps memory and reserves its addresses. Else another thread could map memory there, which the caller
+// might unmap later with the memory around b.
 func unmap(b []byte) error {
 	pos, size := uintptr(addressOf(b)), uintptr(len(b))
 	if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, pos, size, 0); errno != 0 {

@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/internal/memavail"
 )
 
-// compacting returns test with compaction beside it (mm/compaction.c).
+// compacting returns a function that calls test while Linux compacts memory again and again (mm/compaction.c).
 func compacting(test func(t *T)) func(t *T) {
 	compact := func() error { return os.WriteFile("/proc/sys/vm/compact_memory", []byte("1"), 0) }
 	return func(t *T) { t.beside(compact, func() { test(t) }) }

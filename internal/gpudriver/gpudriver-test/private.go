@@ -133,7 +133,7 @@ func words(list ...uint64) (b []byte) {
 
 func byTouch(t *T) { moveAndTouch(t, moveTimes, false) }
 
-// some: the kernel may keep pages in RAM.
+// If some is true, it is no error that only some of the pages move to the GPU.
 func moveAndTouch(t *T, times int, some bool) {
 	for _, huge := range []bool{false, true} {
 		t.step = fmt.Sprintf("huge pages %v", huge)
@@ -229,7 +229,8 @@ func unmapped(t *T) {
 	left(0)
 }
 
-// forked: Go's runtime does not support fork; the child compares, writes and exits without it.
+// forked: Go's runtime does not support fork; the child process of [fork] compares, writes and exits without the
+// runtime.
 func forked(t *T, f *gpudriver.File, b []byte) {
 	for _, childFirst := range []bool{true, false} {
 		fill(b, 8)
@@ -240,7 +241,8 @@ func forked(t *T, f *gpudriver.File, b []byte) {
 	}
 }
 
-// The parent checks the memory meanwhile, unless the child is first.
+// fork forks a child, which checks b and writes to it, and waits for its exit. Unless childFirst is true, the parent
+// checks b while the child runs.
 func fork(t *T, b []byte, childFirst bool) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -363,7 +365,7 @@ func userFault(t *T, b []byte) (fd int) {
 	return int(r)
 }
 
-// unserved: the driver writes an answer to memory whose page faults nobody serves; that does not delay
+// unserved: the driver writes a call's result to memory whose page faults nobody serves; that does not delay
 // removal.
 func unserved(t *T, f *gpudriver.File, b []byte) {
 	answer := b[page:]
@@ -371,7 +373,7 @@ func unserved(t *T, f *gpudriver.File, b []byte) {
 	b[0] = 1
 	asked := make(chan error, 1)
 	go func() { asked <- f.Raw(0x4018e904, words(addressOf(b), page, addressOf(answer))) }()
-	// When fd is readable, the thread that writes the answer waits for its page fault.
+	// When fd is readable, the thread that writes the result has a page fault, and waits.
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, int(patience.Milliseconds()))
 	t.require(err == nil && n == 1, "no page fault: %d, %w", n, err)

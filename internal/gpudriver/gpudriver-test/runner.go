@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// A testCase must leave all memory of the GPU free, except for the mailbox.
+// A testCase must leave all memory of the GPU free; in pagingCases the mailbox may stay.
 type testCase struct {
 	name string
 	run  func(t *T)
@@ -66,8 +66,8 @@ func (t *T) refused(call string, got error, want unix.Errno) {
 
 func (t *T) unmap(b []byte) { t.note(unix.Munmap(b)) }
 
-// must returns a function that ends test t if the call failed, and else returns its value: f :=
-// must(os.Open(name))(t)
+// must takes the results of a call, and returns a function that ends test t if err is not nil, and else returns v:
+// f := must(os.Open(name))(t)
 func must[V any](v V, err error) func(t *T) V {
 	return func(t *T) V {
 		t.ok(err)

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/gpudriver"
 )
 
-// notInterrupted: the first call by which a process makes Linux watch its memory starts again after a signal.
-// Each call needs its own process.
+// notInterrupted: the first call by which a process makes Linux watch its memory succeeds in spite of signals,
+// because Linux restarts it. Each of the two calls is the first one in its own process.
 func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
 	for _, call := range []string{"region", "where"} {
 		out, err := exec.Command("/proc/self/exe", "signals", call).CombinedOutput()
@@ -21,8 +21,8 @@ func notInterrupted(t *T, _ *gpudriver.File, _ *hostNIC) {
 	}
 }
 
-// signalled makes the call while another thread sends signals. Linux locks all mappings of the process, more
-// than 8,000.
+// signalled makes the call ("region" or "where") while another thread sends signals to this one. During the call
+// Linux locks all mappings of the process, more than 8,000.
 func signalled(t *T, call string) {
 	runtime.LockOSThread()
 	t.gpu = only(t)

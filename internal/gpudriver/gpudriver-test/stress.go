@@ -15,7 +15,8 @@ const stressTime = time.Minute
 
 const requestPoll = 50 * time.Microsecond
 
-// answerRequest may run on another goroutine.
+// answerRequest answers the NIC's request for pages; if there is none, it sleeps. It may run on a goroutine other
+// than the test's.
 func (n *hostNIC) answerRequest(r *gpudriver.Region) error {
 	if !n.control.Requested() {
 		time.Sleep(requestPoll)
@@ -82,7 +83,7 @@ func countUp(t *T, mode uint64, long time.Duration) (wrong int) {
 		fmt.Printf("     %d writes, %d requests, %d acknowledgements, %d stale answers; %d pages to the GPU; of %d pages "+
 			"%d wrong; %+v\n", x.Words[testnic.Written], x.Words[testnic.Requests], x.Words[testnic.Acks],
 			x.Words[testnic.Stale], moved, pages, wrong, s)
-		acks := x.Words[testnic.Acks] // Linux may invalidate pages between these three looks
+		acks := x.Words[testnic.Acks] // Linux may invalidate pages between before, x and s
 		t.require(err == nil && !s.Quarantined && before.Invalidations <= acks && acks <= s.Invalidations, "%+v, %v", s, err)
 		t.require(mode != testnic.Answers ||
 			s.VRAM > 0 && s.RAM > 0 && x.Words[testnic.Written] > 0 && s.Invalidations > 0, "%+v", s)
@@ -97,7 +98,8 @@ func stress(t *T) {
 	t.require(wrong == 0, "%d pages have lost writes", wrong)
 }
 
-// loses is a negative control of stress: with a faulty NIC numbers must be wrong.
+// loses returns a negative control of stress: with a NIC in a faulty mode, a page's number must be wrong in one of
+// its tries.
 func loses(mode uint64) func(t *T) {
 	return func(t *T) {
 		t.ok(wait("a write is lost", func() bool { return countUp(t, mode, time.Second/2) > 0 }))

@@ -2,7 +2,7 @@
 // a test on the host (test/internal/gpulab): a page at offset 0 of the GPU's memory, which the program has
 // allocated.
 //
-// Each side writes a part of the page, and then increments a word that the other side polls.
+// Each side writes parts of the page. After each write it increments the part's word, which the other side polls.
 package testnic
 
 import (
@@ -11,28 +11,28 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Commands of the program.
+// Commands of the program: values of Command.Op. Args are its arguments, and Words are the result's.
 const (
-	Attach  = iota + 1 // the mailbox at Args[0]
-	SetMode            // Args[0]
+	Attach  = iota + 1 // use the mailbox at offset Args[0] of the GPU's memory
+	SetMode            // to Args[0], a mode of the list below
 	Read               // Words[0]: the 8 bytes at Args[1] in memory of the kind Args[0] (a gpudriver.Kind)
-	Write              // makes these 8 bytes Args[2]
-	Log                // Words: the number of requests since the last Log, and Fields words of each, of MaxLog at most
+	Write              // makes the 8 bytes at this place Args[2]
+	Log                // Words: the number of requests since the last Log, and Fields words of each of the first MaxLog
 	Start              // count up in the pages of region Args[0], which has Args[1] pages, at most MaxPages
-	Stop               // Words: the Counts, and the number that each page was counted up to
+	Stop               // end Start. Words: the Counts, and for each page how often the NIC has counted it up
 	Lost               // Words[0]: the mailbox's count of lost requests
 )
 
-// Modes of the NIC.
+// Modes of the NIC. Requests are here the driver's requests to release pages (package mailbox).
 const (
-	Answers   = iota
-	Silent    // no request is acknowledged; requests that the driver gave up are freed
-	Dead      // no request is acknowledged or freed
-	Sabotages // the release of pages in the GPU is acknowledged, and then they are written once more
-	Believes  // pages of an answer that the driver has invalidated since are used, if they are in the GPU's memory
+	Answers   = iota // requests are acknowledged after the release of the pages, or freed if the driver gave them up
+	Silent           // no request is acknowledged; requests that the driver gave up are freed
+	Dead             // no request is acknowledged; none is freed until another mode is set
+	Sabotages        // as Answers, but then the NIC writes once more to the released pages in the GPU in which it counted
+	Believes         // a Response is used only after a request for one of its pages; then such pages, too, if in the GPU
 )
 
-// Fields of a request in the log. Flags is 1 if the driver gave it up.
+// Fields of a request in the log. Flags is 1 if the driver gave it up, else 0.
 const (
 	Region = iota
 	First
@@ -43,11 +43,11 @@ const (
 	Fields
 )
 
-// Counts are the first results of Stop.
+// Counts is the number of the first words of Stop's result, which are counts since Start.
 const (
-	Written  = iota // to all pages
-	Requests        // for pages
-	Acks            // of invalidations of the region
+	Written  = iota // writes of the NIC, to all pages
+	Requests        // of the NIC, for pages
+	Acks            // of the driver's requests to release pages of the region
 	Stale           // pages of answers that the driver had invalidated before the NIC read the answer
 	Counts
 )
@@ -55,13 +55,14 @@ const (
 // MaxPages bounds the pages in which the NIC counts up.
 const MaxPages = 64
 
-// MaxRequest bounds the pages of a request.
+// MaxRequest bounds the pages of a [Request].
 const MaxRequest = 16
 
-// MaxLog bounds the requests in the log; there may have been more.
+// MaxLog bounds the requests that Log returns; there may have been more.
 const MaxLog = 32
 
-// The page's parts, each with a word that is incremented when the part has changed.
+// The offsets of the page's parts. A part begins with a number, a word that is incremented when the rest has
+// changed.
 const (
 	atCommand  = 0   // number, op, arguments
 	atResult   = 128 // number, status, results
@@ -69,15 +70,15 @@ const (
 	atResponse = 2560
 )
 
-// Command is from the program.
+// Command is a command of the program.
 type Command struct {
 	Op   uint32
 	Args [8]uint64
 }
 
-// Result is from the NIC.
+// Result is the NIC's answer to a Command.
 type Result struct {
-	Failed bool // the test on the host has the reason
+	Failed bool // the test on the host reports the reason
 	_      [3]byte
 	Words  [MaxLog*Fields + 1]uint64
 }
@@ -88,15 +89,15 @@ type Request struct {
 	First     uint64
 }
 
-// Response is the program's answer.
+// Response is the program's answer to a Request.
 type Response struct {
 	Generation uint32
-	Failed     bool // there are no pages, for example because the region is closed
+	Failed     bool // Places is not valid, for example because the region is closed
 	_          [3]byte
-	Places     [MaxRequest]uint64 // a location and a gpudriver.Kind; 0: absent or read-only
+	Places     [MaxRequest]uint64 // for each page its Addr | its gpudriver.Kind; 0: Invalid or read-only
 }
 
-// Control is the page.
+// Control is the page's memory, as either side has mapped it.
 type Control []byte
 
 func (c Control) write(pos int, part any) {
@@ -117,7 +118,7 @@ func (c Control) pending(count, answered int) bool {
 	return dma.LoadWord(c[count:]) != dma.LoadWord(c[answered:])
 }
 
-// Command gives the NIC a command. The last command must have its result.
+// Command gives the NIC a command. The command before must have its result already.
 func (c Control) Command(op uint32, args ...uint64) {
 	x := Command{Op: op}
 	copy(x.Args[:], args)
@@ -139,13 +140,13 @@ func (c Control) Commanded() bool {
 // GetCommand reads the command.
 func (c Control) GetCommand() Command { return read[Command](c, atCommand) }
 
-// Result answers the command.
+// Result answers the last command.
 func (c Control) Result(x *Result) { c.write(atResult, x) }
 
-// GetResult reads the answer.
+// GetResult reads the result.
 func (c Control) GetResult() Result { return read[Result](c, atResult) }
 
-// Request asks the program for pages. The last request must have its response.
+// Request asks the program for pages. The request before must have its response already.
 func (c Control) Request(x Request) { c.write(atRequest, x) }
 
 // Requested reports whether there is a request without a response.
@@ -157,5 +158,5 @@ func (c Control) GetRequest() Request { return read[Request](c, atRequest) }
 // Respond answers the request.
 func (c Control) Respond(x *Response) { c.write(atResponse, x) }
 
-// GetResponse reads the answer.
+// GetResponse reads the last response.
 func (c Control) GetResponse() Response { return read[Response](c, atResponse) }

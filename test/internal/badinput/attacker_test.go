@@ -21,7 +21,7 @@ const (
 	flagIndirect = 4
 )
 
-// Features that an attacker accepts (virtio 1.3, 5.1.3 and 6).
+// Features that attacker.connect accepts (virtio 1.3, 5.1.3 and 6).
 const features = 1<<0 | 1<<15 | 1<<28 | 1<<32 // CSUM, MRG_RXBUF, INDIRECT_DESC, VERSION_1
 
 const (

@@ -23,7 +23,7 @@ type world struct {
 	control  uint64 // controlFrames before the row
 	before   cost   // what the process had used before the row
 	port     uint16 // a UDP port of this machine that guests reach
-	files    int    // the largest number of descriptors that count has found
+	files    int    // the largest number of open descriptors that try (before the row) and count have found
 }
 
 func (w *world) count() { w.files = max(w.files, w.s.cost().files) }
@@ -58,8 +58,8 @@ func TestBadInputs(t *testing.T) {
 
 const tick = 10 * time.Millisecond
 
-// innocent is the processor time of an innocent frame on an idle machine. If a frame takes more, the rows'
-// limits of processor time rise by the same factor.
+// innocent is the processor time that the server is assumed to need for a frame of the innocent guests. If open
+// measures more, the rows' limits of processor time rise by the same factor.
 const innocent = 50 * time.Microsecond
 
 func try(t *testing.T, model string, rows []row) {

@@ -21,7 +21,7 @@ type mutant struct {
 
 type edit struct{ file, old, new string }
 
-// limits.Patience has no mutant: frames of a slow receiver are dropped long before it is over.
+// limits.Patience has no mutant: frames to a slow receiver are dropped long before Patience is over.
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},

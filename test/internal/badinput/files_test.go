@@ -58,7 +58,7 @@ func TestBadFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	if os.Getenv(programEnv) == "" { // set in the process that fusetest.Run starts
+	if os.Getenv(programEnv) == "" { // the process that fusetest.Run starts inherits the variable
 		t.Setenv(programEnv, machinetest.Program(t, "vnic.dev/vnic/cmd/vnic"))
 	}
 	fusetest.Run(t, func(t *testing.T) {
@@ -83,7 +83,8 @@ func (w *world) servesNobody() {
 		c := w.s.dial(w.attacker.port)
 		_, _ = c.Write([]byte{0})
 		testkit.OK(w.t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) { // the byte is unread
+		// A reset comes if vnic has not read the byte.
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) {
 			w.t.Errorf("the connection is not ended: %v", err)
 		}
 		_ = c.Close()

@@ -62,7 +62,7 @@ var guestTable = []row{
 			s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
 		}
 		s.flush(r)
-		// There are 1,024 flows with two sockets each.
+		// At most 1,024 flows are open at a time, with two sockets each.
 		testkit.Eventually(w.t, "the flows are open", func() bool { return w.s.cost().files >= w.before.files+2*1024 })
 		w.settle()
 	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 10 * few.cpu, lines: few.lines, files: 2*1024 + 8, stall: few.stall}},
@@ -113,7 +113,7 @@ var guestTable = []row{
 	}, few},
 }
 
-// The last byte of a port's address is its number from 1 (lab.Addr4).
+// The gateway's IPv4 address. The address of the guest at port i ends with i + 1 instead (lab.Addr4).
 var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
 
 func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
@@ -126,7 +126,7 @@ func (w *world) sender() (*attacker, *ring) {
 	return a, r
 }
 
-// settle counts descriptors until 19 counts in a row have not grown.
+// settle counts descriptors until at least 19 counts in a row were not above the largest one before.
 func (w *world) settle() {
 	for n := 0; n < 20; n++ {
 		before := w.files
@@ -154,7 +154,7 @@ func (a *attacker) batch(r *ring, frames ...[]byte) {
 	}
 }
 
-// flush sends the frames of batch.
+// flush sends the frames that batch has collected, and waits until their chains are returned.
 func (a *attacker) flush(r *ring) {
 	a.t.Helper()
 	before := a.usedIdx(r)

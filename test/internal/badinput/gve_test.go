@@ -110,7 +110,7 @@ func (g *gveClient) start(n int) {
 	g.count = 0
 }
 
-// slot writes a command to the next of n slots.
+// slot writes a command to the next of the admin queue's n slots, and returns the slot.
 func (g *gveClient) slot(n int, op uint32, vs ...any) []byte {
 	s := g.bytesAt(g.aq+uint64(int(g.count)%n)*slotLen, slotLen)
 	clear(s)
@@ -199,7 +199,8 @@ func (g *gveClient) show(doorbell int, q *gveQueue) {
 	testkit.OK(g.t, g.bell(doorbell, q.posted%uint32(q.size)))
 }
 
-// completion returns the next completion, whose word at off has the generation bit, or nil.
+// completion returns the next completion of n bytes, or nil if it has not come. generation is the generation bit of the
+// word at off.
 func (g *gveClient) completion(q *gveQueue, n, off int, generation uint32) []byte {
 	b := g.bytesAt(q.compl+uint64(q.seen)%uint64(q.size)*uint64(n), n)
 	want := generation // value of the generation bit in the first lap

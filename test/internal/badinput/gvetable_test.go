@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// gveTable has the rows of vfio-user and of a gVNIC.
+// gveTable has the rows of vfio-user and of a gVNIC, except the row of vfio-user in onFiles.
 var gveTable = []row{
 	{costly, vfio, "as many mappings as there may be, and one more", "the last one is refused", func(w *world) {
 		c := w.vfio()

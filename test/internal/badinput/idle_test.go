@@ -12,13 +12,15 @@ import (
 
 const idlePorts = 64
 
-// idleEnv is the variable with the time of a period, such as 10s; unset: a second.
+// idleEnv is the environment variable with the length of a period, such as 10s; unset: a second.
 const idleEnv = "BADINPUT_IDLE"
 
-// The first periods may see work of the start, and the Go runtime collects garbage every two minutes.
+// idleTries is the most periods of a test: the first ones may see work of the start, and the Go runtime collects
+// garbage every two minutes.
 const idleTries = 10
 
-// In one of at most idleTries periods no thread of the server wakes, and the server uses no tick of processor time.
+// In one of at most idleTries periods no thread of the server or of its descendants wakes, and the server's process
+// uses no tick of processor time.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {
@@ -59,7 +61,8 @@ func (s *server) idle(t *testing.T, model string, port int) {
 	g.give(time.Now())
 }
 
-// wakes counts how often the server's threads have gone to sleep (voluntary_ctxt_switches in proc(5)).
+// wakes counts how often the present threads of the server and of its descendants have gone to sleep
+// (voluntary_ctxt_switches in proc(5)).
 func (s *server) wakes(t *testing.T) (n int) {
 	t.Helper()
 	for _, pid := range s.processes(t) {

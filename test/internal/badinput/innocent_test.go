@@ -19,18 +19,18 @@ type innocents struct {
 	done sync.WaitGroup
 
 	mu     sync.Mutex
-	worst  time.Duration // under mu: the longest time that a frame took
-	frames int           // under mu
+	worst  time.Duration // under mu: the longest time that a frame took, after the last call of since
+	frames int           // under mu: frames that arrived after that call
 }
 
 // guest is a guest with a driver that behaves.
 type guest struct {
 	mac      net.HardwareAddr
-	want     atomic.Pointer[[]byte] // the frame whose arrival is reported by came
-	came     chan *[]byte           // receives want; one frame may be late
+	want     atomic.Pointer[[]byte] // the frame whose arrival receive reports
+	came     chan *[]byte           // receive sends want to it, when that frame arrives
 	count    atomic.Uint64
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
-	control  func() uint64                         // control frames that the driver has kept for itself
+	control  func() uint64                         // control frames that the driver has kept for itself; 0 with gve
 }
 
 func macOf(port int) net.HardwareAddr {
@@ -61,7 +61,7 @@ func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
 	want := g.want.Load()
 	if want == nil || !bytes.Equal(frame, *want) {
-		return // the input of a row has caused this frame
+		return // the input of a row may have caused this frame
 	}
 	select {
 	case g.came <- want:
@@ -75,7 +75,7 @@ func (g *guest) Completed(int, []uint64) {}
 // Wake implements driver.Receiver.
 func (g *guest) Wake() {}
 
-// testType is an EtherType for experiments (IEEE 802, 9.2.4).
+// testType is IEEE 802's Local Experimental EtherType 2.
 const testType = 0x88b6
 
 func (g *guest) frame(to net.HardwareAddr, n byte) []byte {

@@ -17,10 +17,10 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// scaleEnv enables the measurements of how costs grow.
+// scaleEnv is the environment variable that enables the measurements of how costs grow.
 const scaleEnv = "BADINPUT_SCALE"
 
-// scaleColdEnv makes each receiver of portsFromOne use 256 buffers.
+// scaleColdEnv is the environment variable that makes each receiver of portsFromOne use scaleRing buffers.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
 // Bounds of growth (test/27-scale.sh).
@@ -31,8 +31,8 @@ const (
 
 const (
 	scaleTime  = 300 * time.Millisecond
-	scaleWarm  = 20 * time.Millisecond // before the measurement
-	scaleLeast = 10000                 // frames
+	scaleWarm  = 20 * time.Millisecond // traffic before the measurement
+	scaleLeast = 10000                 // the least frames of a measurement
 	scaleRing  = 256                   // frames that each transmit queue has in progress
 	scaleLen   = 64                    // bytes of a frame
 	rulePort   = 10000                 // port of the first rule
@@ -110,7 +110,7 @@ func (l *loop) set(i int, frame []byte) {
 	l.a.put(l.r.desc+16*uint64(i), l.bufs+4096*uint64(i), uint32(12+n), 0, 0)
 }
 
-// say sends one frame.
+// say sends one frame, and waits until its chain comes back.
 func (l *loop) say(frame []byte) {
 	l.a.t.Helper()
 	l.set(int(l.shown%scaleRing), frame)
@@ -118,14 +118,14 @@ func (l *loop) say(frame []byte) {
 	testkit.Eventually(l.a.t, "the frame comes back", func() bool { l.show(0); return l.look() > 0 })
 }
 
-// gveLoop is a queue of a gVNIC. show rings its doorbell once for several chains (each).
+// gveLoop is a queue of a gVNIC.
 type gveLoop struct {
 	g       *gveClient
 	q       *gveQueue
 	bell    int
 	came    func() bool
 	bufs    uint64
-	each    int // chains for one doorbell
+	each    int // show rings the doorbell when at least this many chains are pending
 	pending int // chains made available since the last doorbell
 	has     int // chains that the device has, and pending ones
 }
@@ -158,7 +158,7 @@ func (l *gveLoop) show(n int) {
 type scaleGuest struct {
 	port   int
 	tx, rx []end
-	set    func(queue, i int, frame []byte) // puts a frame into a chain of a transmit queue
+	set    func(queue, i int, frame []byte) // puts a frame into chain i of a transmit queue; gve: and i+scaleRing
 	say    func(frame []byte)
 }
 
@@ -217,7 +217,7 @@ func (s *server) scaleGVE(t *testing.T, g *scaleGuest) {
 	}
 }
 
-// The frame's TCP checksum is partial: from a virtio guest the device has to complete it.
+// scaleFrame returns a frame whose TCP checksum is partial: loop.set makes the device complete it.
 func scaleFrame(from, to int, srcPort, dstPort uint16) []byte {
 	b := make([]byte, scaleLen)
 	copy(b, macOf(to))
@@ -245,10 +245,10 @@ type arm struct {
 	size    int
 	set     func()
 	tx, rx  []end
-	buffers int // in which each receiving queue gets frames
+	buffers int // how many buffers each receiving queue gets frames in
 }
 
-// run measures the server's processor time a frame.
+// run measures the processor time that the processes pids use for a frame, in nanoseconds.
 func (a *arm) run(t *testing.T, s *server, pids []int) (perFrame float64) {
 	t.Helper()
 	a.set()
@@ -306,7 +306,8 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 	return sum
 }
 
-// The processor time for a small frame grows by no more than the bounds, where compare judges it.
+// The processor time for a small frame grows by no more than mostGrowth and mostStep, within compare's tolerance, where
+// compare judges it.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
 		t.Skip("takes minutes: test/27-scale.sh")
@@ -319,7 +320,7 @@ func TestCostsGrowSlowly(t *testing.T) {
 	t.Run("gve/fan", func(t *testing.T) { portsFromOne(t, "gve") })
 }
 
-// In portsInUse each port in use sends to the next.
+// In portsInUse each port in use sends to the next, and the last one to the first.
 func portsInUse(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	var guests []*scaleGuest
@@ -350,7 +351,7 @@ func portsFromOne(t *testing.T, model string) {
 	var rx []end
 	for port := 1; port < 64; port++ {
 		ring := scaleRing
-		if cold == "" { // smaller rings for ports that only the larger sizes use
+		if cold == "" { // with virtio, smaller rings for ports that only the larger sizes use
 			ring = min(ring, 2*scaleRing>>(bits.Len(uint(port))-1))
 		}
 		rx = append(rx, s.scaleGuest(t, model, port, 1, ring).rx...)
@@ -388,7 +389,7 @@ func queuesInUse(t *testing.T) {
 	compare(t, s, arms, true)
 }
 
-// Successive frames are of different flows.
+// In rulesInUse successive frames are of different flows.
 func rulesInUse(t *testing.T) {
 	sizes := []int{1, 4, 16, 64, 256, 1024}
 	s := serve(t, 1+len(sizes), "--gateway", "off", "--queues", "1")
@@ -444,7 +445,8 @@ type sayer func(frame []byte)
 
 func (say sayer) Send(frame []byte) error { say(frame); return nil }
 
-// compare measures the arms in turn.
+// compare measures the arms in turn, and logs how the processor time for a frame grows. If judged is set, it fails the
+// test for a ratio that is too large.
 func compare(t *testing.T, s *server, arms []*arm, judged bool) {
 	t.Helper()
 	pids := s.processes(t)

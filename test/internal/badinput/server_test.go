@@ -29,7 +29,7 @@ type server struct {
 	end    chan error
 }
 
-// programEnv has the path of the vnic to test; unset: one that is built from this tree.
+// programEnv is the environment variable with the path of the vnic to test; unset: one that is built from this tree.
 const programEnv = "BADINPUT_VNIC"
 
 func serve(t *testing.T, ports int, args ...string) *server {
@@ -83,11 +83,11 @@ func (s *server) dial(port int) *net.UnixConn {
 
 // cost is what the process has used.
 type cost struct {
-	memory int // resident bytes now, without mapped files
-	peak   int // the most resident bytes since forget, with mapped files
+	memory int // resident bytes now, without mapped files and shared memory
+	peak   int // the most resident bytes since forget, with mapped files and shared memory
 	ticks  int // processor time, in units of 10 ms
 	lines  int // lines in the log
-	files  int // descriptors
+	files  int // open descriptors
 }
 
 func (s *server) cost() (c cost) {

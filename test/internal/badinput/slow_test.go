@@ -19,9 +19,9 @@ type receiver struct {
 	ip     [4]byte
 	say    func(frame []byte)  // sends a frame
 	post   func(n uint64)      // posts n buffers
-	used   func() (all uint64) // buffers that came back
+	used   func() (all uint64) // all buffers that came back so far
 	space  uint64              // maximum number of posted buffers
-	posted uint64              // only the posting goroutine uses it
+	posted uint64              // buffers posted so far; only give uses it, on one goroutine at a time
 	rate   atomic.Pointer[rate]
 }
 
@@ -48,7 +48,7 @@ func paused(now time.Time, free uint64) uint64 {
 	return free
 }
 
-// run posts buffers until stop.
+// run starts a goroutine that posts buffers until stop is called, or t ends.
 func (r *receiver) run(t *testing.T) (stop func()) {
 	r.give(time.Now()) // the device starts the ring at the first buffer
 	end := make(chan struct{})
@@ -87,7 +87,7 @@ func (r *receiver) set(to rate) *receiver {
 
 func (s *server) slowReceiver(t *testing.T, model string, port int) *receiver {
 	t.Helper()
-	var all uint64 // buffers that came back
+	var all uint64 // buffers that came back so far
 	r := &receiver{mac: macOf(port), ip: addrOf(port), space: 255}
 	if model == "gve" {
 		g := s.gve(t, port)
@@ -151,7 +151,7 @@ func alternate(t *testing.T, from *guest, d time.Duration, frames ...[]byte) {
 	}
 }
 
-// slowEnv enables the measurements of slow receivers.
+// slowEnv is the environment variable that enables the measurements of slow receivers.
 const slowEnv = "BADINPUT_SLOW"
 
 // A measurement lasts measure, after traffic of the length before.
@@ -161,8 +161,8 @@ const (
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that keeps up with its frames gets 90 % of its share of a sender's frames, however slowly another
-// receiver posts its buffers.
+// A receiver that keeps up with its frames gets about 90 % or more of its share of a sender's frames beside a receiver
+// that posts 50, 0 or 1,000 buffers a second.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes minutes: test/23-slow.sh")

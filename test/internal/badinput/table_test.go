@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// layer is the part of vnic that reads a bad input first.
+// class is the kind of a bad input, and layer the part of vnic that reads it first.
 type (
 	class string
 	layer string
@@ -48,7 +48,7 @@ const (
 
 var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
 
-// model returns the device model to which a layer belongs.
+// model returns the device model with which the rows of a layer run.
 func (l layer) model() string {
 	switch l {
 	case vfio, registers, gveTx, gveRx:
@@ -63,8 +63,8 @@ type bound struct {
 	peak   int // the most bytes above the memory before the row
 	cpu    time.Duration
 	lines  int           // lines in the log
-	files  int           // descriptors, where the row counts them
-	left   int           // descriptors that stay open
+	files  int           // the most descriptors above the number before the row, where the row counts them
+	left   int           // descriptors that may stay open after the row
 	stall  time.Duration // longest time of an innocent frame, in addition to ten times the usual one
 }
 
@@ -72,14 +72,14 @@ const mib = 1 << 20
 
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
-// quiet is for rows whose repeated lines are not logged.
+// quiet is for rows whose repeated lines vnic mostly leaves out of its log.
 var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
 
 type row struct {
 	class  class
 	layer  layer
 	name   string
-	answer string // the answer that the sender gets
+	answer string // what vnic does with the input, for readers: try does not use it
 	input  func(w *world)
 	bound  bound
 }
@@ -227,7 +227,7 @@ func heads(n uint16) (hs []uint16) {
 	return hs
 }
 
-// longChains has 64 chains of n descriptors, each across the border of two regions.
+// longChains makes 64 chains of n descriptors; the buffer of each descriptor is across the border of two regions.
 func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
 	a := w.attacker.connect()
 	const pages, size = 400, 32768
@@ -252,7 +252,7 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 	return a, r
 }
 
-// slowly floods an attacker that posts 10 buffers a second.
+// slowly floods an attacker that posts at most 10 buffers a second.
 func (w *world) slowly() {
 	const buffers = 20
 	a := w.attacker.connect().share()
@@ -267,7 +267,8 @@ func (w *world) slowly() {
 	}
 }
 
-// In tooLittle the chains are long, and their buffers empty but one of 20 bytes.
+// tooLittle makes n chains of virtq.MaxDescriptors buffers, and returns their heads. The last buffer has 20 bytes, the
+// others are empty.
 func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
 	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
 	for i := range uint64(virtq.MaxDescriptors) {
@@ -290,7 +291,7 @@ func (a *attacker) await(r *ring, n uint16) {
 	})
 }
 
-// introduce sends a frame, from which the switch learns the attacker's address.
+// introduce starts ring 1, and sends a frame on it, from which the switch learns the attacker's address.
 func (w *world) introduce(a *attacker) {
 	w.t.Helper()
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
