@@ -1,35 +1,36 @@
-// rdma-peer: carries out commands of a test by libibverbs on Linux's own rxe.
+// rdma-peer carries out the requests of a test by libibverbs on rxe, Linux's RoCE in software.
 //
 //   rdma-peer [-n NETDEV] [-d DEVICE]            requests come on stdin, answers go to stdout
 //   rdma-peer [-n NETDEV] [-d DEVICE] -l PORT    ... or both on the first TCP connection to PORT; when it listens, it
 //                                                prints "listening" on stdout
 //
-// It makes the rxe device (by default rxe0 on eth0) if it does not exist. A request is a line, and so is its answer:
-// the one in the second column, or "error WHAT: ERRNO TEXT". Numbers are as in C, such as 10, 0xa or 012; Q and M
-// number queue pairs and memory regions, 0 to 63. AT is a place in the stream of a pattern (gpumem.FillAt).
+// At its start it makes the rxe device (by default rxe0 on eth0) if there is none. A request is a line, and so is its
+// answer: the one in the second column, or "error WHAT: ERRNO TEXT". Numbers are as in C, such as 10, 0xa or 012. Q and
+// M number queue pairs and memory regions, 0 to 63. SEED selects a stream of bytes, AT a place in it (gpumem.FillAt).
 //
-//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one
+//   hello                                  hello VERSION KERNEL DEVICE MAC MTU    MTU: the port's active one, bytes
 //   gid FAMILY                             gid GID                                FAMILY: 4 or 6; waits up to 5 s
-//   qp Q FAMILY PSN                        qp QPN PSN GID                         makes it, in INIT; destroys an old Q
-//   connect Q QPN PSN GID MTU TIMEOUT RETRY RNR_RETRY RNR_TIMER    ok             to RTR and RTS; resolves by ARP or ND
+//   qp Q FAMILY PSN                        qp QPN PSN GID                         makes Q, in INIT; destroys an old Q
+//   connect Q QPN PSN GID MTU TIMEOUT RETRY RNR_RETRY RNR_TIMER    ok             to RTR and RTS; Linux resolves GID
 //   state Q                                state STATE RQ_PSN SQ_PSN
-//   fail Q | drop Q                        ok                                     to the state ERROR; destroys it
+//   fail Q | drop Q                        ok                                     fail: to ERROR; drop: destroys Q
 //   mr M SIZE ACCESS                       mr LKEY RKEY VA                        ACCESS: of lwra, or -; replaces M
 //   dereg M                                ok
 //   fill M OFF LEN SEED AT                 ok
-//   check M OFF LEN SEED AT                check WRONG FIRST                      WRONG: bytes; FIRST: -1 if none
-//   poison M OFF LEN BYTE | flip M OFF     ok
+//   check M OFF LEN SEED AT                check WRONG FIRST                      WRONG: bytes; FIRST: from OFF, or -1
+//   poison M OFF LEN BYTE | flip M OFF     ok                                     flip: bit 0 of the byte
 //   same M OFF LEN BYTE                    check WRONG FIRST
 //   sum M OFF LEN                          sum CRC                                CRC-32 (IEEE)
 //   recv Q ID M OFF LEN                    ok
 //   post Q ID OP M OFF LEN VA RKEY IMM     ok                                     OP: write, write_imm, read, send or
 //                                                                                 send_imm
 //   poll Q MS                              wc ID STATUS OPCODE LEN IMM TEXT       IMM: -1 if none; or: none
-//   async MS                               async TYPE QPN TEXT                    or: none
-//   counters                               counters NAME=VALUE ...                of the device
+//   async MS                               async TYPE QPN TEXT                    QPN: -1 if none; or: none
+//   counters                               counters NAME=VALUE ...                of the device's port
 //   quit                                   ok
 //
-// The offsets of posted requests are not checked here.
+// If STATUS is not 0, OPCODE and IMM are -1, and LEN is 0. rdma-peer does not check whether OFF and LEN of recv and
+// post are within the region.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -53,11 +54,11 @@
 
 #define VERSION 1
 #define MANY 64
-#define DEPTH 256            // requests of a queue
+#define DEPTH 256            // most requests in the send queue or receive queue of a queue pair
 #define LONGEST 60000        // ms that poll and async wait at most
-#define GID_WAIT 5000        // ms; a work queue of the kernel adds the GIDs
+#define GID_WAIT 5000        // ms to wait for a GID, which a work queue of the kernel adds
 #define ACCEPT 600000        // ms to wait for the TCP connection
-#define LARGEST (1UL << 32)  // bytes of a region
+#define LARGEST (1UL << 32)  // most bytes of a region
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -78,7 +79,7 @@ static struct region {
 	struct ibv_mr *mr; // NULL: not registered
 } regions[MANY];
 
-// A request's words, and whether one of them was no number.
+// A request's words, their number, and whether num has read a word that is no number.
 static char *words[16];
 static int nwords, bad;
 
@@ -141,7 +142,8 @@ static void put(struct nlmsghdr *h, int type, const char *s)
 	h->nlmsg_len = NLMSG_ALIGN(h->nlmsg_len) + NLA_ALIGN(a->nla_len);
 }
 
-// make_device does what `rdma link add DEVICE type rxe netdev NETDEV` does. It returns an errno; 0 if DEVICE exists.
+// make_device does what `rdma link add DEVICE type rxe netdev NETDEV` does. It returns 0 or an errno; 0 for
+// EEXIST, too.
 static int make_device(void)
 {
 	union {
@@ -194,7 +196,7 @@ static void open_device(void)
 }
 
 // find_gid waits up to GID_WAIT for a GID of a family, for IPv6 not a link-local one, stores it in g, and returns its
-// index; -1: there is none.
+// index; -1: there is none, or ibv_query_port failed.
 static int find_gid(int family, union ibv_gid *g)
 {
 	static const unsigned char mapped[12] = { [10] = 0xff, 0xff };
@@ -233,7 +235,7 @@ static int unhex(const char *text, union ibv_gid *g)
 	return 0;
 }
 
-// read_line reads the first line of a file into b, and returns b.
+// read_line reads the first line of a file, without its newline, into the n bytes at b, and returns b: "" if it cannot.
 static char *read_line(const char *path, char *b, size_t n)
 {
 	FILE *f = fopen(path, "re");
@@ -398,8 +400,8 @@ static void dereg(struct region *r)
 	done("ibv_dereg_mr", e);
 }
 
-// pattern is byte i of a seed's stream: 8-byte words, little endian, splitmix64 whose state is an index
-// (gpumem/pattern.go).
+// pattern returns byte i of a seed's stream: the outputs of splitmix64, whose first state is the seed, as 8-byte words
+// in little endian (gpumem/pattern.go).
 static unsigned char pattern(uint64_t seed, uint64_t i)
 {
 	static uint64_t of, at = -1, word;
@@ -500,7 +502,7 @@ static void sum(struct region *r)
 	say("sum %u", ~crc);
 }
 
-// piece makes the scatter element of words i to i+2: region, offset, length. It returns an errno.
+// piece stores in s the scatter/gather element of words i to i+2: region, offset, length. It returns 0 or EINVAL.
 static int piece(int i, struct ibv_sge *s)
 {
 	uint64_t m = num(i), off = num(i + 1), len = num(i + 2);
@@ -563,7 +565,7 @@ static void completion(struct queue *q)
 	void *arg;
 	int n;
 
-	// A completion that comes between ibv_poll_cq and ibv_req_notify_cq makes no event.
+	// A completion that comes between ibv_poll_cq and ibv_req_notify_cq makes no event: the second ibv_poll_cq finds it.
 	while (!(n = ibv_poll_cq(q->cq, 1, &wc))) {
 		int e = ibv_req_notify_cq(q->cq, 0);
 
@@ -676,7 +678,7 @@ static const struct {
 	{ "poison", 5, 'm' }, { "flip", 3, 'm' }, { "sum", 4, 'm' },
 };
 
-// obey carries out the request in a line and answers it. It returns 0 for "quit".
+// obey carries out the request in a line and answers it. It returns 0 for a correct "quit", else 1.
 static int obey(char *line)
 {
 	size_t r, n = sizeof(requests) / sizeof(*requests);
@@ -719,7 +721,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-// reach listens on a TCP port, and returns the first connection.
+// reach listens on a TCP port, and returns the first connection. If none comes within ACCEPT, it ends the program.
 static int reach(int port)
 {
 	struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_port = htons(port) };

@@ -40,7 +40,7 @@ func BenchmarkDoorbell(b *testing.B) {
 	for b.Loop() {
 		must(b, c.Send(m))
 	}
-	must(b, c.Reset()) // after its reply all writes have been served
+	must(b, c.Reset()) // its reply comes after the server has served all writes
 }
 
 func BenchmarkRead(b *testing.B) {
@@ -66,7 +66,7 @@ func BenchmarkMapUnmap(b *testing.B) {
 	}
 }
 
-// BenchmarkMostMaps makes the largest number of maps.
+// BenchmarkMostMaps maps the largest number of ranges, one a message, and unmaps all with one message.
 func BenchmarkMostMaps(b *testing.B) {
 	c := serveQuiet(b)
 	m := memory(b, 1<<22)

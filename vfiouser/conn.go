@@ -22,7 +22,7 @@ type conn struct {
 	out       []byte // the reply: a header, then the handler's payload
 }
 
-// MaxFDs is how many descriptors one message may carry (max_msg_fds).
+// MaxFDs is how many descriptors one message may carry at most (max_msg_fds).
 const MaxFDs = scm.MaxFDs
 
 // message is a received message; body is valid until the next receive into it.
@@ -33,10 +33,10 @@ type message struct {
 	buf  []byte
 }
 
-// receive reads a message. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in
+// receive reads a message into m. It returns io.EOF if the peer closed between two messages, io.ErrUnexpectedEOF in
 // the middle of one. m.fds may hold descriptors even after an error.
 //
-// Descriptors come with the first byte of a message.
+// receive takes only descriptors that come with the first bytes of a message; Linux drops others.
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
@@ -60,8 +60,8 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// rest fills b with the following bytes. After Serve was interrupted, it waits drainTimeout longer, once in a
-// connection.
+// rest fills b with the bytes that follow. If the read deadline passes, as when Serve is interrupted, rest waits
+// drainTimeout longer, once in a connection.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
@@ -79,23 +79,23 @@ func (c *conn) rest(b []byte) error {
 	return err
 }
 
-// beginReply reserves space for the header of a reply.
+// beginReply begins a reply in c.out, with space for the header.
 func (c *conn) beginReply() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
 
-// reply sends out as the reply to m.
+// reply sends c.out as the reply to m.
 func (c *conn) reply(m *message) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: uint32(len(c.out)), Flags: FlagReply}
 	return c.send(&h)
 }
 
-// refuse sends an error as the reply: "the reply message must only include the reply header".
+// refuse sends an error as the reply to m: "the reply message must only include the reply header".
 func (c *conn) refuse(m *message, errno unix.Errno) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: HeaderLen, Flags: FlagReply | FlagError, Errno: uint32(errno)}
 	c.beginReply()
 	return c.send(&h)
 }
 
-// send sends out, with h at its beginning.
+// send sends c.out, with h at its beginning.
 func (c *conn) send(h *Header) error {
 	h.encode((*[HeaderLen]byte)(c.out))
 	_, err := c.sock.Write(c.out)
@@ -103,7 +103,7 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads what has arrived: closing a socket with unread bytes would reset the connection.
+// discard reads, after CloseRead, what has arrived: closing a socket with unread bytes would reset the connection.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return

@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenMessages has the layouts of vfio-user.rst, and messages of QEMU 11.1.
+// TestGoldenMessages compares encoded structures with bytes by the layouts of vfio-user.rst.
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
@@ -38,7 +38,8 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// FuzzMessage decodes headers and the fixed parts of most messages, and encodes the results again.
+// FuzzMessage decodes headers and the fixed parts of most messages: encoded again, they must be the same bytes. It also
+// decodes the data of VERSION, and encodes the answer.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {

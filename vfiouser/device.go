@@ -26,7 +26,7 @@ type Info struct {
 	IRQs    []IRQ    // by VFIO IRQ index; at most NumIRQs
 }
 
-// Region is a piece of a device for the client; size 0: absent.
+// Region is a part of a device that the client accesses, such as a BAR; with size 0 it is absent.
 type Region struct {
 	Size        uint64
 	Read, Write bool // what the client may do
@@ -40,7 +40,8 @@ type IRQ struct {
 // Device is served by a Server. Serve's goroutine calls its methods, one at a time; on that goroutine a fault
 // in mapped memory is a panic, which dma.Recover can turn into an error. No method may keep a slice that it
 // gets as argument. An error that wraps ErrBadMessage or dma.ErrBlocked ends the connection; the reply for another
-// one has the errno that it wraps, or EINVAL or EFAULT for some errors of package dma, or else EIO.
+// one, if the client wants a reply, has the errno that it wraps, or EINVAL or EFAULT for some errors of package dma, or
+// else EIO.
 type Device interface {
 	// Info is called once for each connection, first.
 	Info() Info
@@ -49,8 +50,8 @@ type Device interface {
 	// WriteRegion writes b at offset off of a region.
 	WriteRegion(region int, off uint64, b []byte) error
 
-	// SetIRQ replaces a vector's eventfd by a non-blocking one, or, if fd is -1, removes it. The device owns fd,
-	// even if SetIRQ fails.
+	// SetIRQ replaces a vector's eventfd by fd, which is non-blocking, or, if fd is -1, removes it. The device owns
+	// fd, even if SetIRQ fails.
 	SetIRQ(index, vector int, fd int) error
 	// DisableIRQs removes and closes all eventfds of an IRQ index.
 	DisableIRQs(index int) error

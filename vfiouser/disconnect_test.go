@@ -15,13 +15,13 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// lost is the log's text when a guest loses its device.
+// lost begins the message that Serve logs when a guest loses its device.
 const lost = "the guest has lost a device"
 
-// drainPatiently makes the server's drain timeout long enough for a loaded machine.
+// drainPatiently makes drainTimeout long enough for a loaded machine, until the end of the test.
 func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
 
-// blockRead makes the device's next read close inRead, and block until goOn is closed.
+// blockRead makes the device's next ReadRegion close inRead, and block until goOn is closed.
 func (h *host) blockRead() (inRead, goOn chan struct{}) {
 	inRead, goOn = make(chan struct{}), make(chan struct{})
 	h.OnCall(func(method string) {
@@ -102,7 +102,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 			break
 		}
 		got = append(got, r.ID)
-		// Serve notices the cancelled context between two messages.
+		// Serve may notice the cancelled context before it reads requests 3 and 4: then they are refused.
 		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 &&
 			r.ID != 1 {
 			continue
@@ -154,7 +154,7 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	}
 }
 
-// QEMU does not survive a reset of its connection.
+// QEMU 11.1 does not survive a reset of its connection.
 //
 // Invariant: vfiouser: A server that ends answers every received request that wants a reply, as long as the
 // client reads, logs what the guest will see, and resets no connection.
@@ -221,7 +221,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-sent
 }
 
-// Requests that arrive during Disconnected are answered, too.
+// Requests that arrive during Disconnected and want a reply are refused with ESHUTDOWN.
 func TestLateRequestsAreAnswered(t *testing.T) {
 	drainPatiently(t)
 	h, l := serving(t)

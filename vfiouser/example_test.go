@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// adder is a device with one register: a driver writes the address of two 32-bit numbers to it; the device adds
-// them.
+// adder is a device with one register: a driver writes the address of two 32-bit numbers to it. The device writes their
+// sum behind them, and sends an interrupt if the driver has set an eventfd.
 type adder struct {
 	space  *dma.Space
 	copier *dma.Copier
@@ -37,7 +37,7 @@ func (d *adder) Info() vfiouser.Info {
 		Reset: true,
 		Regions: []vfiouser.Region{
 			0:                     {Size: 4096, Write: true},
-			1:                     {Size: 4096, Read: true, Write: true}, // QEMU handles the table, but not the PBA
+			1:                     {Size: 4096, Read: true, Write: true}, // MSI-X table, which QEMU handles, and PBA
 			vfiouser.RegionConfig: {Size: d.config.Size(), Read: true, Write: true},
 		},
 		IRQs: []vfiouser.IRQ{vfiouser.IRQMSIX: {Count: 1}},
@@ -99,7 +99,7 @@ func (d *adder) Unmapping(uint64, uint64) {}
 func (d *adder) MemoryChanged()           {}
 func (d *adder) Disconnected()            { _ = d.SetIRQ(0, 0, -1) }
 
-// A device, and a driver that uses it in the same process. QEMU would connect to a Unix socket,
+// This example has a device, and a driver that uses it, in one process. QEMU would connect to a Unix socket,
 // with
 //
 //	-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"/run/adder.sock"}}'

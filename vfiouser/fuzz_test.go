@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// script has operations, each a byte with its arguments.
+// script has the operations of a client, each a byte with its arguments, and the client's connection, memory and
+// events.
 type script struct {
 	peertest.Script
 	l      *link
@@ -18,7 +19,7 @@ type script struct {
 	events [3]*vfiotest.Event
 }
 
-// span returns a range on a grid.
+// span reads a range of 0 to 39 whole pages from the script, near the beginning or the end of the address space.
 func (s *script) span() (iova, size uint64) {
 	a, n := uint64(s.Next()), uint64(s.Next()%40)
 	if a >= 240 {
@@ -27,7 +28,7 @@ func (s *script) span() (iova, size uint64) {
 	return a << 12, n << 12
 }
 
-// step sends one message.
+// step sends the message of the script's next operation.
 func (s *script) step() error {
 	op := s.Next()
 	var m vfiotest.Message
@@ -81,7 +82,7 @@ func (s *script) step() error {
 				m.Body = append(m.Body, access(int(s.Next()%10), uint64(s.Next()), int(s.Next()%10), 1, 2, 3, 4, 5, 6, 7, 8)...)
 			}
 		}
-	case 15: // any command
+	case 15: // any command up to 23, with up to 63 bytes of payload
 		m.Command = vfiouser.Command(s.Next() % 24)
 		m.Body = zeros(int(s.Next() % 64))
 		for i := range m.Body {
@@ -97,12 +98,12 @@ func (s *script) step() error {
 	return s.l.Send(m)
 }
 
-// FuzzSession plays a client from bytes.
+// FuzzSession plays a client whose messages come from a script. Then the server must serve another client.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
 	version := []byte{0, 0}
-	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two adjacent maps
+	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two adjacent ranges, the second beyond the file's end
 	f.Add(append(version, ram...))
 	f.Add([]byte{12, 0, 0, 4})
 	f.Add([]byte{0, 1})

@@ -29,18 +29,19 @@ func want(t testing.TB, err error, errno unix.Errno) {
 	peertest.WantError(t, "request", err, errno)
 }
 
-// The test device: registers in BAR 0, MSI-X in BAR 1, doorbells in BAR 2 (write only), a ROM (read only).
+// The test device has registers in BAR 0, MSI-X in BAR 1, doorbells in BAR 2 (write only) and a ROM (read only).
+// guestIOVA and guestSize are an address for memory of the guest, and a size in bytes.
 const (
 	regsSize  = 0x1000
 	msixSize  = 0x1000
 	doorSize  = 0x100
 	romSize   = 0x800
-	vectors   = 24 // more than fit in one message
+	vectors   = 24 // more than one message can carry eventfds
 	guestIOVA = 0x4000_0000
 	guestSize = 1 << 20
 )
 
-// recorder is a Device that records its calls, and reports wrong ones.
+// recorder is a Device that records calls of most of its methods; some wrong calls are errors of the test.
 type recorder struct {
 	*peertest.Rig
 	config *pci.Config
@@ -199,7 +200,8 @@ func newHost(t testing.TB) *host {
 	return &host{recorder: d, t: t, server: vfiouser.NewServer(d, d.Space, d.Log())}
 }
 
-// serving returns a host and a connection to it.
+// serving returns a host and a connection to it. At the end of the test the host must serve another client, and no
+// descriptors may be left.
 func serving(t testing.TB) (*host, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
@@ -275,7 +277,7 @@ func event(t testing.TB) *vfiotest.Event {
 	return e
 }
 
-// works checks that a connection is served. No memory may be mapped at iova.
+// works checks that a connection is served. No memory may be mapped in the two pages at iova.
 func (h *host) works(l *link, iova uint64) {
 	h.t.Helper()
 	must(h.t, l.Write(0, 8, []byte{1, 2, 3, 4}))

@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification").
+// le is the byte order of hosts that this package supports: "all data is in the endianness of the host system"
+// (vfio-user.rst, "Protocol Specification").
 var le = binary.LittleEndian
 
 // Command is the kind of a message (vfio-user.rst, "Commands").
@@ -33,7 +34,7 @@ const (
 	CmdMigDataWrite     Command = 18 // VFIO_USER_MIG_DATA_WRITE
 )
 
-// String returns the command's name without VFIO_USER_.
+// String returns the command's name without VFIO_USER_, or "command N" for an unknown command.
 func (c Command) String() string {
 	if int(c) < len(rules) && rules[c].name != "" {
 		return rules[c].name
@@ -52,7 +53,7 @@ const (
 	FlagError   Flags = 1 << 5 // a reply with an errno
 )
 
-// HeaderLen is the length of a Header.
+// HeaderLen is the length of a Header in bytes.
 const HeaderLen = 16
 
 // Header precedes every message (vfio-user.rst, "Header").

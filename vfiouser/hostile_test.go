@@ -18,13 +18,14 @@ import (
 )
 
 // attack is what a hostile client does on a connection with memory and an interrupt. ends is the error with
-// which Serve must end; nil: the connection must go on.
+// which Serve must end; nil: the connection must go on. If do is nil, the client sends the header sends with the
+// descriptors files.
 type attack struct {
 	name  string
 	sends vfiouser.Header
 	files string
 	ends  error
-	says  string // part of the error, or of the log
+	says  string // part of the error of Serve; if ends is nil, of the log
 	do    func(t *testing.T, l *link)
 }
 
@@ -38,7 +39,7 @@ func (l *link) write(t *testing.T, b ...byte) {
 	must(t, err)
 }
 
-// files opens descriptors of the kinds.
+// files opens a descriptor of each of the kinds, until the end of the test.
 func files(t *testing.T, kinds string) []int {
 	t.Helper()
 	var fds []int
@@ -149,7 +150,7 @@ var attacks = []attack{
 	}},
 }
 
-// refusals are requests that must be answered with an errno.
+// refusals are requests that must be answered with an errno; says is a part of the log.
 var refusals = []struct {
 	name  string
 	errno unix.Errno
@@ -255,7 +256,7 @@ var refusals = []struct {
 	{"reset with a payload", unix.EINVAL, vfiouser.CmdReset, zeros(1), "", ""},
 }
 
-// attackIOVA is the address of an attacked connection's memory.
+// attackIOVA is the address of the two pages that TestHostileClients maps before an attack.
 const attackIOVA = 0x1000_0000
 
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
@@ -338,7 +339,7 @@ func TestHostileVersions(t *testing.T) {
 	}
 }
 
-// This process keeps no descriptor but the device's eventfd.
+// Of the descriptors that the client sends, this process keeps only the eventfd that the device has at the end.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestDescriptorsAreClosed(t *testing.T) {

@@ -29,7 +29,7 @@ func (s *session) getIRQInfo(m *message) error {
 	return nil
 }
 
-// QEMU sends a vector's eventfd again whenever the guest unmasks the vector.
+// setIRQs serves DEVICE_SET_IRQS. QEMU may send a vector's eventfd again when the guest unmasks the vector.
 func (s *session) setIRQs(m *message) error {
 	i := peer.Decode[irqSet](m.body)
 	n := s.vectors(i.Index)
@@ -45,7 +45,7 @@ func (s *session) setIRQs(m *message) error {
 	case irqFDs | irqTrigger:
 		return s.setEvents(m, &i)
 	case irqNone | irqTrigger, irqBool | irqTrigger:
-		if i.Flags&irqNone != 0 && i.Start == 0 && i.Count == 0 { // "disables all interrupts of the index"
+		if i.Flags&irqNone != 0 && i.Start == 0 && i.Count == 0 { // this "disables all interrupts of the index"
 			return s.disableIRQs(i.Index)
 		}
 		return fmt.Errorf("the client cannot trigger interrupts: %w", unix.ENOTSUP)
@@ -56,7 +56,8 @@ func (s *session) setIRQs(m *message) error {
 	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
-// "If no file descriptors are provided, this de-assigns the specified previously configured interrupts".
+// setEvents gives the device an eventfd of m for each vector of i, or removes the vectors' eventfds: "If no file
+// descriptors are provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
 		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
@@ -78,7 +79,7 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 	return nil
 }
 
-// QEMU disables any index that it may have enabled, also without vectors.
+// An index without vectors is no error: QEMU disables any index that it may have enabled.
 func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil

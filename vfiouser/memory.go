@@ -13,11 +13,12 @@ import (
 // shareHint tells the client's user how to share guest memory.
 const shareHint = "if this is the guest's RAM, it must be shared: " + peer.ShareFlags
 
-// pageSize is the granularity of ranges. QEMU rounds what it maps to pages (hw/vfio/listener.c,
-// vfio_get_section_iova_range).
+// pageSize is the granularity of mapped ranges in bytes. QEMU rounds the ranges that it maps to pages
+// (hw/vfio/listener.c, vfio_get_section_iova_range).
 const pageSize = 4096
 
-// A range without a descriptor gets no access: QEMU exits if a server refuses to map its ROMs.
+// dmaMap serves DMA_MAP. It accepts a range without a descriptor, and gives the device no access to it: QEMU exits if a
+// server refuses to map its ROMs.
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
@@ -27,7 +28,7 @@ func (s *session) dmaMap(m *message) error {
 		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
 			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
-	// A range that the device may only write (from an emulated IOMMU) is mapped for both.
+	// A range that the device may only write (from an emulated IOMMU) is mapped for reads and writes.
 	to := dma.Map{IOVA: d.IOVA, Size: d.Size, FileOffset: d.Offset, ReadOnly: d.Flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
@@ -43,7 +44,8 @@ func (s *session) dmaMap(m *message) error {
 	if err != nil {
 		return err
 	}
-	// QEMU maps one page for a guest's stolen time (hw/arm/virt.c, VIRT_PVTIME).
+	// No warning about one page: QEMU maps a page without a descriptor for an arm64 guest's stolen time (hw/arm/virt.c,
+	// VIRT_PVTIME).
 	if to.NoAccess && !to.ReadOnly && d.Size > pageSize && !s.warnedUnshared {
 		s.warnedUnshared = true // warn once: there may be many such ranges
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),

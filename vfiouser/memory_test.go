@@ -62,7 +62,8 @@ func TestMapWithoutRead(t *testing.T) {
 	}
 }
 
-// ROMs come without a descriptor (docs/specs/gve.md, 9), or with one that is not open for writing.
+// QEMU maps ROMs without a descriptor (docs/specs/gve.md, 9); another client may send a ROM's descriptor that is not
+// open for writing. The device gets no access to such ranges.
 func TestMapWithoutAccess(t *testing.T) {
 	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
@@ -104,7 +105,7 @@ func TestUnmapOfSeveral(t *testing.T) {
 		{top, 4095}} {
 		want(t, l.Unmap(c.iova, c.size), unix.EINVAL) // cuts one
 	}
-	must(t, l.Unmap(0x2000, 0x1000)) // nothing
+	must(t, l.Unmap(0x2000, 0x1000)) // nothing is mapped there
 	must(t, l.Unmap(1<<47, 1<<47))
 	want(t, l.Unmap(0x1000, 0), unix.EINVAL)
 	want(t, l.Unmap(top, 8192), unix.EINVAL)
@@ -131,7 +132,8 @@ func (l *link) unmap(all bool, iova, size uint64) error {
 	return l.Unmap(iova, size)
 }
 
-// unmapWaits starts to unmap while a worker is inside the space, and waits until waiting returns true.
+// unmapWaits starts to unmap while a worker is inside the space, and waits until waiting returns true. If the unmap has
+// ended by then, the test fails.
 func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
 	t.Helper()
 	unmapped = make(chan error, 1)
@@ -206,8 +208,8 @@ func TestMostMaps(t *testing.T) {
 	const (
 		most = dma.MaxRegions
 		held = 64 << 20
-		each = 16 << 10 // a message, and the client's garbage for it
-		all  = 32 << 20 // one message that removes all
+		each = 16 << 10 // most bytes of garbage for one message, the client's included
+		all  = 32 << 20 // most bytes of garbage for one message that removes all
 	)
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -234,7 +236,7 @@ func TestMostMaps(t *testing.T) {
 		must(t, mapOne(i))
 	}
 	read(2)
-	for i := range uint64(1000) { // as QEMU does when a device with an emulated IOMMU is reset
+	for i := range uint64(1000) { // nothing is mapped there
 		must(t, l.Unmap(1<<50+i<<20, 1<<20))
 	}
 	read(3)
@@ -318,7 +320,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 		})
 	}
 	for range 25 {
-		m, err := vfiotest.NewMemory(8192) // another file each time: the old mapping must be gone
+		m, err := vfiotest.NewMemory(8192) // another file each time: a mapping of the old one would be wrong
 		must(t, err)
 		must(t, l.Map(guestIOVA, m))
 		for n := written.Load(); written.Load() == n; {
@@ -374,7 +376,7 @@ func TestMapOfPrivateMemory(t *testing.T) {
 	const line = "memory of the guest is not shared"
 	fd := int(testkit.Memfd(t, guestSize).Fd())
 	private := mapped(fd, unix.MAP_PRIVATE)
-	for i := uint64(0); i < 100 && !t.Failed(); i++ { // an IOMMU maps pages
+	for i := uint64(0); i < 100 && !t.Failed(); i++ { // page by page, as with an IOMMU
 		must(t, l.MapRange(guestIOVA+i<<12, 4096, fd, i<<12, true))
 		h.wantNoByte(guestIOVA+i<<12, dma.ErrNotShared)
 	}

@@ -2,13 +2,13 @@ package vfiouser
 
 import "fmt"
 
-// MaxTransfer is how many bytes a read or write of a region may have (max_data_xfer_size).
+// MaxTransfer is how many bytes a read or write of a region may have at most (max_data_xfer_size).
 const MaxTransfer = 1 << 20
 
-// maxPayload is the payload of the longest message, a REGION_WRITE.
+// maxPayload is how many bytes of payload a message may have at most: as many as the longest REGION_WRITE has.
 const maxPayload = accessLen + MaxTransfer
 
-// Lengths of the fixed parts of the payloads (vfio-user.rst, under each command).
+// Lengths, in bytes, of the fixed parts of the payloads (vfio-user.rst, under each command).
 const (
 	versionLen    = 4
 	dmaMapLen     = 32
@@ -31,7 +31,7 @@ const (
 type dmaMap struct {
 	Argsz  uint32 // offset 0
 	Flags  uint32 // 4
-	Offset uint64 // 8: in the file
+	Offset uint64 // 8: in the descriptor's file
 	IOVA   uint64 // 16
 	Size   uint64 // 24
 }
@@ -73,9 +73,9 @@ type regionInfo struct {
 	Argsz  uint32 // offset 0
 	Flags  uint32 // 4
 	Index  uint32 // 8
-	Caps   uint32 // 12: offset of the capabilities
+	Caps   uint32 // 12: offset of the capabilities; 0 in replies
 	Size   uint64 // 16
-	Offset uint64 // 24: for mmap
+	Offset uint64 // 24: for mmap; 0 in replies
 }
 
 // irqEventFD is VFIO_IRQ_INFO_EVENTFD.
@@ -108,7 +108,8 @@ type irqSet struct {
 	Count uint32 // 16
 }
 
-// access is a part of a region.
+// access is a range of a region: the payload of REGION_READ, and the beginning of REGION_WRITE's payload and of an
+// entry of REGION_WRITE_MULTI.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8

@@ -24,7 +24,8 @@ const usage = `usage: tools/coverage [--times N] [--timeout T] [CHECKOUT [PACKAG
        tools/coverage --compare OLD NEW MAPPING
 its head tells more`
 
-// mayFall is how many percentage points the coverage of a package may fall.
+// mayFall is how many percentage points the coverage of a group may be lower in the new results than in the old ones
+// without an error.
 const mayFall = 0.1
 
 func main() {
@@ -59,7 +60,7 @@ func run(args []string, out, errs io.Writer) error {
 	return errors.New(usage)
 }
 
-// covered has numbers of a package's statements.
+// covered counts the statements of a package, or of several: how many tests reached, and all.
 type covered struct{ reached, all int }
 
 func (c covered) percent() float64 {
@@ -69,7 +70,9 @@ func (c covered) percent() float64 {
 	return 100 * float64(c.reached) / float64(c.all)
 }
 
-// measure measures product packages, all if none is named, and prints the lowest of several results.
+// measure runs the tests of product packages of the checkout in dir, all if none is named, and prints each package's
+// lowest coverage of several runs (times). If a package's tests fail but write a profile, measure goes on, and returns
+// the error at its end.
 func measure(dir string, packages []string, times int, timeout string, out, errs io.Writer) error {
 	files, err := tree.Files(dir)
 	if err != nil {
@@ -99,7 +102,7 @@ func measure(dir string, packages []string, times int, timeout string, out, errs
 			fmt.Fprintln(errs, "coverage: testing", pkg)
 			cmd := exec.Command("go", "test", "-count=1", "-timeout", timeout, "-coverprofile", profile, "./"+pkg)
 			cmd.Dir = dir
-			if err := os.RemoveAll(profile); err != nil { // of the package before
+			if err := os.RemoveAll(profile); err != nil { // of the run before
 				return err
 			}
 			if says, err := cmd.CombinedOutput(); err != nil {
@@ -123,7 +126,8 @@ func measure(dir string, packages []string, times int, timeout string, out, errs
 	return errors.Join(failed...)
 }
 
-// readProfile adds up a profile of go test (cmd/cover): file:line.column,line.column statements count.
+// readProfile counts the statements in a profile of go test (cmd/cover), whose lines are "BLOCK STATEMENTS COUNT". A
+// block on several lines is counted once, and is reached if one of its counts is not 0.
 func readProfile(file string) (covered, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
@@ -135,7 +139,7 @@ func readProfile(file string) (covered, error) {
 	for line := range strings.Lines(string(src)) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
-			continue // mode: set
+			continue // such as "mode: set"
 		}
 		n, err := strconv.Atoi(f[1])
 		if err != nil {
@@ -230,10 +234,11 @@ func compareFiles(oldFile, newFile, mapping string, out io.Writer) error {
 	return errors.Join(wrong...)
 }
 
-// group has old packages, and the packages with their code.
+// group has packages of the old results (old), and the packages that have their code now.
 type group struct{ old, now []string }
 
-// groups groups old packages that have a common heir.
+// groups divides the old packages into groups. Two packages are in one group if their code is in the same package now,
+// or if both are in one group with a third.
 func groups(old map[string]covered, rules *heirs.Rules) []group {
 	var all []group
 	for _, pkg := range slices.Sorted(maps.Keys(old)) {

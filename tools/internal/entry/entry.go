@@ -1,4 +1,4 @@
-// Package entry has the lines of an inventory: the tests and checks of a checkout.
+// Package entry reads and writes inventories: lists of the tests and checks of a checkout.
 //
 // An inventory is a text with one entry a line, "KIND PACKAGE NAME". Lines that begin with # are comments.
 // PACKAGE is a directory, or a script.
@@ -14,22 +14,22 @@ import (
 	"strings"
 )
 
-// The kinds.
+// The kinds of entries, with examples of their names.
 const (
-	Main    = "main"    // TestMain
-	Test    = "test"    // TestX
-	Subtest = "subtest" // TestX/y
-	Fuzz    = "fuzz"    // FuzzX
-	Corpus  = "corpus"  // FuzzX/file, FuzzX/seed#0
-	Bench   = "bench"   // BenchmarkX
-	Sub     = "subbench"
-	Example = "example" // ExampleX
-	Check   = "check"   // a check of a script, or of a Go program of test/
+	Main    = "main"     // TestMain
+	Test    = "test"     // TestX
+	Subtest = "subtest"  // TestX/y
+	Fuzz    = "fuzz"     // FuzzX
+	Corpus  = "corpus"   // FuzzX/file, FuzzX/seed#0
+	Bench   = "bench"    // BenchmarkX
+	Sub     = "subbench" // BenchmarkX/y
+	Example = "example"  // ExampleX
+	Check   = "check"    // a check of a script, or of a Go program of test/
 )
 
 var kinds = []string{Main, Test, Subtest, Fuzz, Corpus, Bench, Sub, Example, Check}
 
-// Arrow separates an entry from its heir.
+// Arrow separates an old entry or package from its heir in the rules and tables of package heirs.
 const Arrow = " -> "
 
 // An Entry is one line of an inventory.
@@ -42,7 +42,7 @@ func Compare(a, b Entry) int {
 	return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 }
 
-// Parse reads one entry.
+// Parse reads one entry: the text "KIND PACKAGE NAME".
 func Parse(line string) (Entry, error) {
 	f := strings.SplitN(line, " ", 3)
 	if len(f) != 3 || f[1] == "" || f[2] == "" || strings.TrimSpace(f[2]) != f[2] {
@@ -54,7 +54,8 @@ func Parse(line string) (Entry, error) {
 	return Entry{f[0], f[1], f[2]}, nil
 }
 
-// Read reads an inventory.
+// Read reads the inventory in a file. It returns the entries sorted, without duplicates. An entry that contains Arrow
+// is an error.
 func Read(file string) ([]Entry, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -82,7 +83,7 @@ func Read(file string) ([]Entry, error) {
 	return Sort(all), nil
 }
 
-// Sort puts entries into order and removes duplicates.
+// Sort sorts all in place by Compare, and returns it without duplicates.
 func Sort(all []Entry) []Entry {
 	slices.SortFunc(all, Compare)
 	return slices.Compact(all)

@@ -31,7 +31,8 @@ func main() {
 	}
 }
 
-// run runs go test, and runs failed tests again alone if they may be.
+// run runs go test, and runs each failed test again, alone, if package rerun allows it. failed reports whether go test
+// failed, unless all its failures are tests that passed the second time; it is true with an error.
 func run(args []string, out io.Writer) (failed bool, err error) {
 	start := time.Now()
 	r := newReport(out)
@@ -84,24 +85,25 @@ func isPackage(a string) bool { return strings.HasPrefix(a, "./") || strings.Has
 type event struct {
 	Action  string
 	Package string
-	// ImportPath is the package of go build's output: "PACKAGE [PACKAGE.test]".
+	// ImportPath is the package of a build's event, such as "PACKAGE [PACKAGE.test]"; of others it is empty.
 	ImportPath string
 	Test       string
 	Output     string
 	Elapsed    float64 // seconds
 }
 
-// failure is a test that failed, or, with test "", a package.
+// failure is a failed top-level test, or, with test "", a failed package without a failed test.
 type failure struct{ pkg, test, output string }
 
-// report prints the output of failures, and keeps the results.
+// report reads the events of one run of go test. It prints the output of the build, of failed tests and of packages,
+// and keeps the results.
 type report struct {
 	out    io.Writer
 	exit   int
 	failed []failure
 	times  []event
-	// output has, by package and top-level test, the output without that of parts that have passed or were skipped.
-	// Test "" is the package itself.
+	// output has, by package and top-level test ("": the package itself), the output of tests that have not ended,
+	// without their subtests that have passed or were skipped.
 	output map[string]map[string]printed
 }
 
@@ -197,12 +199,12 @@ func (r *report) end(e event, top string) {
 		delete(output, top)
 		return
 	}
-	if e.Action != "skip" { // "no test files"
+	if e.Action != "skip" { // a package is skipped if it has no test files
 		e.Elapsed = max(e.Elapsed, 0)
 		r.times = append(r.times, e)
 	}
 	if e.Action == "fail" && !slices.ContainsFunc(r.failed, func(f failure) bool { return f.pkg == e.Package }) {
-		var all strings.Builder // for example, a test has ended the program
+		var all strings.Builder // no single test failed: for example, one has ended the program
 		for _, b := range output {
 			all.WriteString(b.String())
 		}

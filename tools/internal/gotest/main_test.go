@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// In once, first fails a test only in its first run.
+// once begins a test file. Its function first makes a test fail in the test's first run only.
 const once = `package a
 import ("os"; "testing")
 func first(t *testing.T, words string) {

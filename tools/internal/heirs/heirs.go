@@ -1,6 +1,5 @@
-// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. An entry that still
-// exists under its name is its own heir, unless a rule for this one entry names another. For the others there is a
-// mapping, one rule a line; lines that begin with # are comments:
+// Package heirs finds the successors (heirs) of the entries of an old inventory in a new one. A mapping has one
+// rule a line; lines that begin with # are comments:
 //
 //	package nic/gve -> nic/model/gve                            all of a package, the names unchanged
 //	package qemu -> qemu qemu/assets                            or in one of several
@@ -8,9 +7,12 @@
 //	subtest nic TestA/* -> subtest nic TestB/some_*             all that begin so, the rest unchanged
 //	check acceptance/3-inproc.sh * -> test lab TestProof        all that begin so, to one heir
 //
-// A rule for one entry is stronger than one with *, and a longer beginning stronger than a shorter one. Each rule leads
-// from the old inventory to the new one in one step. A rule is an error if its heir does not exist, or if it matches no
-// entry of the old inventory.
+// If rules without * match an entry, no others count: its heir is the first of their heirs that exists in the new
+// inventory, the longest old name first. Otherwise its heir is the first of these that exists: the entry itself, the
+// heirs by rules with *, the longest beginning first, and the entry's name in the packages of its package's rule. Each
+// rule leads from the old inventory to the new one in one step. A rule is an error if it matches no entry of the old
+// inventory, or if no heir by it exists; a package's rule also if one of its packages has no entry in the new
+// inventory.
 package heirs
 
 import (
@@ -26,7 +28,7 @@ import (
 // Rules is a mapping.
 type Rules struct {
 	packages []packageRule
-	entries  []entryRule // exact ones, then those with *, longest first
+	entries  []entryRule // without *, then with *; in each group the longest old name first
 }
 
 type packageRule struct {
@@ -42,7 +44,7 @@ type entryRule struct {
 	carry   bool        // the rule's new entry ends in * too
 }
 
-// Read reads a mapping.
+// Read reads the mapping in a file.
 func Read(file string) (*Rules, error) {
 	src, err := os.ReadFile(file)
 	if err != nil {
@@ -55,7 +57,7 @@ func Read(file string) (*Rules, error) {
 	return r, nil
 }
 
-// Parse reads a mapping.
+// Parse reads the text of a mapping.
 func Parse(src string) (*Rules, error) {
 	r := &Rules{}
 	n := 0
@@ -114,14 +116,14 @@ func (r *Rules) add(n int, line string) error {
 	return nil
 }
 
-// pattern reads an entry that may end in *.
+// pattern reads an entry that may end in *, returns it without the *, and reports whether there was one.
 func pattern(s string) (e entry.Entry, prefix bool, err error) {
 	e, err = entry.Parse(s)
 	e.Name, prefix = strings.CutSuffix(e.Name, "*")
 	return e, prefix, err
 }
 
-// Packages returns the packages with the code of an old package.
+// Packages returns the packages that have the code of an old package by its rule; without a rule, the package itself.
 func (r *Rules) Packages(old string) []string {
 	for _, p := range r.packages {
 		if p.old == old {
@@ -131,7 +133,7 @@ func (r *Rules) Packages(old string) []string {
 	return []string{old}
 }
 
-// BenchmarksOf returns the packages with single benchmarks of an old package.
+// BenchmarksOf returns the packages of the heirs of all rules for benchmarks of an old package, perhaps repeatedly.
 func (r *Rules) BenchmarksOf(old string) []string {
 	var all []string
 	for _, rule := range r.entries {
@@ -151,7 +153,7 @@ func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 		}
 	}
 	if len(found) > 0 {
-		return found // a rule for one entry excludes the others
+		return found // rules without * exclude the others
 	}
 	found = append(found, e)
 	for _, rule := range r.entries {
@@ -191,10 +193,10 @@ func (r entryRule) apply(e entry.Entry) (entry.Entry, bool) {
 	return entry.Entry{}, false
 }
 
-// parts maps a kind to the kind of its parent entries.
+// parts maps the kind of a part to the kind of the test, fuzz target or benchmark that contains it.
 var parts = map[string]string{entry.Subtest: entry.Test, entry.Corpus: entry.Fuzz, entry.Sub: entry.Bench}
 
-// partKinds can have parts of the same kind.
+// partKinds are the kinds of entries that can have parts of the same kind.
 var partKinds = map[string]bool{entry.Subtest: true, entry.Sub: true}
 
 // A Closed is an old entry with its heir.

@@ -26,7 +26,7 @@ func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		name, old, now, rules string
 		shallow               bool
-		want                  string // without entries that are their own heirs
+		want                  string // the table, without entries that are their own heirs; if wrong is empty
 		wrong                 string
 	}{
 		{name: "nothing has changed", old: "test a TestX\ncheck s.sh a b",

@@ -14,19 +14,22 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// These expressions find the checks in scripts and Go programs.
+// ofScript, ofTestscript and ofProgram use these expressions to find checks in scripts and Go programs.
 //
-// In shell and Python scripts of test/, a line (joined after a backslash, blanks reduced) is a check if it
-//   - calls fail, or a function (of this script, or of a sourced one) that directly or indirectly calls fail;
-//   - prints a result or a heading: echo "ok ...", echo "== ...", print "ok ...";
-//   - ends its program with an error: exit 1, sys.exit(, raise, assert;
+// In shell and Python scripts of test/, a line that is no comment (joined after a backslash, blanks reduced) is a check
+// if it
+//   - calls fail, or a function (of this script, or of any script that is sourced) that directly or indirectly calls
+//     fail;
+//   - prints a result or a heading, such as echo "ok ...", echo "== ...", print "FAIL ...";
+//   - may end its program with an error: exit 1 (up to 9), sys.exit(, raise, assert;
 //   - has a condition of jsoncheck, such as "runs.0.tx.host == 0";
-//   - consists of a grep, cmp, diff, test or [, whose failure ends the script because of set -e; or
-//   - is a row of a table: a literal of several lines that begins in a check or in an assignment.
+//   - begins with grep, cmp, diff, test, [ or [[, or with one of them after "! "; or
+//   - is a line of a quoted text of several lines that begins in a check or in an assignment.
 //
-// In a testscript each command is a check, except commands that only prepare (env, mkdir, cp ...).
-// In the Go programs of test/ a check is the text of an error, of a result (an argument of a
-// function that prints "ok"), or of a printed heading.
+// In a testscript each command is a check, except commands that only prepare or wait, with arguments (setup).
+// In the Go programs of test/ a check is the first string literal among the arguments of a call, if it is the text of
+// an error, of a result (it begins with "ok ", or the called function, which is not main, has such a literal), or of a
+// heading ("== ").
 var (
 	definition = regexp.MustCompile(`^\s*([a-z_][a-zA-Z0-9_]*)\(\) [{(]`)
 	result     = regexp.MustCompile(`\b(echo|printf|print)\(? ?["'](ok|==|FAIL|SLOW|skip)\b`)
@@ -41,7 +44,7 @@ var (
 	letter     = regexp.MustCompile(`[A-Za-z]{2}`)
 )
 
-// ofScript lists the checks of a script; shared are functions of sourced scripts.
+// ofScript lists the checks of a script; shared has the result of checkers.
 func ofScript(src string, shared map[string]bool) []string {
 	lines := joined(src)
 	known := calls(checkersOf(lines, shared))
@@ -74,7 +77,7 @@ func ofScript(src string, shared map[string]bool) []string {
 			check = check || rows && assignment.MatchString(text)
 		}
 		if definition.ReplaceAllString(text, "") == "" {
-			continue // the first line of a function
+			continue // the line only begins a function
 		}
 		if check || inside && rows {
 			all = append(all, escape(text))
@@ -83,7 +86,7 @@ func ofScript(src string, shared map[string]bool) []string {
 	return all
 }
 
-// joined returns the lines of src, joined after a backslash.
+// joined returns the lines of src; a line that ends in a backslash is joined with the next one.
 func joined(src string) []string {
 	var all []string
 	open := false
@@ -101,7 +104,8 @@ func joined(src string) []string {
 	return all
 }
 
-// openQuote returns the quote that is open at the end of a line; quote is the one at its beginning, 0 none.
+// openQuote returns the quote that is open at the end of a line, or 0; quote is the one that is open at its beginning,
+// or 0.
 func openQuote(line string, quote byte) byte {
 	for i := 0; i < len(line); i++ {
 		switch c := line[i]; {
@@ -120,7 +124,8 @@ func openQuote(line string, quote byte) byte {
 	return quote
 }
 
-// checkers returns the functions that contain checks, from the scripts that others source.
+// checkers returns fail, and the functions that directly or indirectly call it in the scripts that others source (the
+// .sh files of test/ that do not begin with #!).
 func checkers(dir string, files []string) (map[string]bool, error) {
 	found := map[string]bool{"fail": true}
 	for range 2 { // functions may call functions of a later file
@@ -140,7 +145,8 @@ func checkers(dir string, files []string) (map[string]bool, error) {
 	return found, nil
 }
 
-// checkersOf adds the functions of a script that directly or indirectly call one of known.
+// checkersOf returns the functions in known, and the functions of a script that directly or indirectly call one of
+// them.
 func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	found := map[string]bool{}
 	for k := range known {
@@ -166,7 +172,7 @@ func checkersOf(lines []string, known map[string]bool) map[string]bool {
 	return found
 }
 
-// calls matches lines that call one of the named functions.
+// calls returns an expression for lines that call one of the named functions.
 func calls(names map[string]bool) *regexp.Regexp {
 	var b strings.Builder
 	for name := range names {

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// closing prints old entries with their heirs.
+// closing prints the old entries that have heirs, with their heirs. With --moved it omits entries that are their own
+// heirs.
 func closing(args []string, out, errs io.Writer) error {
 	flags := flag.NewFlagSet("heirs", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

@@ -61,7 +61,8 @@ func list(args []string, out, errs io.Writer) error {
 	return entry.Write(out, entry.Sort(all))
 }
 
-// runTests tests and benchmarks each package that has no results yet.
+// runTests runs the tests and benchmarks of each package that has test files, but no file in the directory results yet,
+// and writes their output there. A test that fails is no error.
 func runTests(dir, results, timeout string, files []string, errs io.Writer) error {
 	results, err := filepath.Abs(results)
 	if err != nil {
@@ -123,7 +124,8 @@ func readResults(dir string, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// readEvents returns the tests that have run. A package whose tests did not end is an error.
+// readEvents reads the output of go test -json, and returns the tests, fuzz targets, benchmarks and examples that have
+// started, with their parts. A package whose tests did not end is an error.
 func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	var all []entry.Entry
 	open := map[string]bool{}
@@ -164,7 +166,8 @@ func readEvents(r io.Reader, errs io.Writer) ([]entry.Entry, error) {
 	return all, nil
 }
 
-// ofRun makes an entry of an event, for the start of a test or benchmark.
+// ofRun returns the entry of the test, fuzz target, benchmark or example, or of the part of one, that an event starts;
+// false: the name is none of these.
 func ofRun(e event) (entry.Entry, bool) {
 	found := entry.Entry{Package: strings.TrimPrefix(e.Package, tree.Module+"/"), Name: e.Test}
 	part := strings.Contains(e.Test, "/")

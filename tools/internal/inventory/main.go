@@ -1,5 +1,5 @@
-// Command inventory lists the tests and checks of a checkout. Given an older and a newer list, it finds the
-// heirs of old entries. See the heads of tools/inventory/list and tools/inventory/heirs.
+// Command inventory lists the tests and checks of a checkout. Given an older and a newer list and a mapping, it finds
+// the successors (heirs) of the old entries. See the heads of tools/inventory/list and tools/inventory/heirs.
 package main
 
 import (
@@ -36,7 +36,8 @@ func run(args []string, out, errs io.Writer) error {
 	return wrongUse(nil)
 }
 
-// wrongUse returns an error with the usage and err, but flag.ErrHelp unchanged.
+// wrongUse returns an error with the usage, and with err if it is not nil. It returns an err that is flag.ErrHelp
+// unchanged.
 func wrongUse(err error) error {
 	if err == nil {
 		return errors.New(usage)

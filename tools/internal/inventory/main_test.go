@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// The fuzz target is indented because tools/fuzz searches for lines that are not.
+// small has the files of a checkout. Its fuzz target is indented, so that tools/fuzz does not take it for one of this
+// package.
 var small = map[string]string{
 	"go.mod": "module " + tree.Module + "\n\ngo 1.26\n",
 	"a/a_test.go": `package a

@@ -17,7 +17,7 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-// static lists the tests and checks found in the sources.
+// static lists the tests and checks found in the sources, without those in tools/.
 func static(dir string, files []string) ([]entry.Entry, error) {
 	shared, err := checkers(dir, files)
 	if err != nil {
@@ -79,7 +79,8 @@ func ofChecks(name string, texts []string) []entry.Entry {
 	return all
 }
 
-// ofTests lists TestMain, tests, benchmarks, fuzz targets and examples of a file, and parts with literal names.
+// ofTests lists TestMain, tests, benchmarks, fuzz targets and examples of a file, and the parts of tests and benchmarks
+// that have literal names.
 func ofTests(pkg string, file *ast.File) []entry.Entry {
 	var all []entry.Entry
 	for _, decl := range file.Decls {
@@ -104,7 +105,8 @@ func ofTests(pkg string, file *ast.File) []entry.Entry {
 	return all
 }
 
-// isTest reports whether f is a test function by cmd/go's rule; param "" means no parameter.
+// isTest reports whether f's name begins with prefix and, by cmd/go's rule, names a test, and whether f's only
+// parameter is a pointer to a type called param; with param "", f must have no parameters.
 func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	rest, ok := strings.CutPrefix(f.Name.Name, prefix)
 	if first, _ := utf8.DecodeRuneInString(rest); !ok || rest != "" && unicode.IsLower(first) {
@@ -125,7 +127,8 @@ func isTest(f *ast.FuncDecl, prefix, param string) bool {
 	return ok && sel.Sel.Name == param
 }
 
-// subtests lists the full names of parts: of the calls of Run with a literal name in body.
+// subtests lists the full names of the parts that body, the function of the test called name, starts by calls of Run
+// with literal names, and of their parts.
 func subtests(body ast.Node, name string) []string {
 	var all []string
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -140,7 +143,7 @@ func subtests(body ast.Node, name string) []string {
 		_, function := call.Args[1].(*ast.FuncLit)
 		lit, ok := call.Args[0].(*ast.BasicLit)
 		if !ok || lit.Kind != token.STRING {
-			return !function // their names are unknown, too
+			return !function // the names of its parts are unknown, too
 		}
 		text, err := strconv.Unquote(lit.Value)
 		if err != nil || text == "" {

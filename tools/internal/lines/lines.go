@@ -15,8 +15,8 @@ import (
 //   - Go: lines with a token on them, by go/scanner. A raw string counts each of its lines that is
 //     not blank. Directives (//go:build, //go:embed) are comments.
 //   - C and assembly: lines with text outside comments.
-//   - Shell, Python, testscripts: lines that are not blank and do not begin with #. The files after
-//     a testscript are data.
+//   - Shell, Python, testscripts and others: lines that are not blank and do not begin with #, after spaces or not.
+//     The files after a testscript are not counted.
 func Count(lang tree.Language, name string, src []byte) (int, error) {
 	switch lang {
 	case tree.Go:

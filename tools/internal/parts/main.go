@@ -21,7 +21,7 @@ import (
 
 const (
 	usage = "usage: tools/parts [--speed] list | count | run PART|all|UNIT"
-	// table has the seconds that units took, and classes of units.
+	// table is the path of the file with the seconds that units took, and classes of units.
 	table = "tools/parts.txt"
 	// limit is the longest time of a part, in seconds.
 	limit = 25 * 60
@@ -29,10 +29,11 @@ const (
 	unknown = 3 * 60
 )
 
-// patience is how long the output of a unit that has ended may stay open.
+// patience is how long after a unit's end a process that the unit leaves behind may have its output open; longer is an
+// error.
 var patience = 10 * time.Second
 
-// A unit is a script, all tests of a package with long ones, or a package's fuzz targets.
+// A unit is a script, all tests of a package if some are long or boot guests (hasLong), or a package's fuzz targets.
 type unit struct {
 	name    string // test/1-demo.sh, "go ./internal/nic", "fuzz ./internal/nic"
 	seconds int
@@ -83,14 +84,14 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// A row of the table is "SECONDS NAME", with "~" before an estimate. A class before it ("speed" or "hand") keeps a
-// unit out of the parts of make test-all.
+// A row of the table is "SECONDS NAME", with "~" before an estimate. A class ("speed" or "hand") at its
+// beginning keeps a unit out of the parts of make test-all.
 var row = regexp.MustCompile(`^(?:(speed|hand) )?~?(\d+) (.+)$`)
 
 var (
-	// hasLong matches calls of tests with a long form or guests.
+	// hasLong matches text of test files with tests that have a long form or boot guests.
 	hasLong = regexp.MustCompile(`\btestkit\.(Long|Boots)\(|\bmachinetest\.`)
-	// guests is no unit: `make test` boots these guests.
+	// guests is a package whose tests are no unit: `make test` runs them.
 	guests  = "./test/internal/guests"
 	hasFuzz = regexp.MustCompile(`(?m)^func Fuzz[A-Z]`)
 )
@@ -179,7 +180,7 @@ func total(units []unit) (seconds int) {
 	return seconds
 }
 
-// do runs units, a failed script or fuzz targets once more if package rerun allows it.
+// do runs units one after the other, and a failed script or failed fuzz targets once more if package rerun allows it.
 func do(units []unit, out io.Writer) error {
 	l, err := rerun.Open(".")
 	if err != nil {
@@ -191,7 +192,7 @@ func do(units []unit, out io.Writer) error {
 		fmt.Fprintf(out, "=== %s\n", u.name)
 		start := time.Now()
 		text, err := u.run(out)
-		if err != nil && !strings.HasPrefix(u.name, "go ") { // tools/gotest has run failed tests again
+		if err != nil && !strings.HasPrefix(u.name, "go ") { // in "go" units tools/gotest runs failed tests again
 			err = again(u, text, l, out)
 		}
 		took := time.Since(start).Seconds()
@@ -236,7 +237,7 @@ func lastLines(output string) string {
 	return lines[len(lines)-1]
 }
 
-// run runs a unit, copies its output to out, and returns the last megabyte.
+// run runs a unit, copies its output to out, and returns the last MiB of it.
 func (u unit) run(out io.Writer) (string, error) {
 	var cmd *exec.Cmd
 	kind, what, _ := strings.Cut(u.name, " ")

@@ -1,7 +1,7 @@
 // Package rerun decides which failed tests may run again, and keeps a list of the tests that then passed.
 //
-// Never run again are tests that have a row in docs/flaky.md, and tests with failures such as data races,
-// panics, leaks, wrong bytes.
+// A test does not run again if it has a row in docs/flaky.md, if its output shows a failure such as a data race, a
+// panic, a leak or wrong bytes, or if Limit tests of the run have passed in a second run before.
 package rerun
 
 import (
@@ -16,22 +16,23 @@ import (
 // Limit is how many tests of a run may pass in a second run.
 const Limit = 2
 
-// Flaky lists tests which have passed only in a second run.
+// Flaky is the path, in a checkout, of a page about tests that once passed only in a second run.
 const Flaky = "docs/flaky.md"
 
-// final matches the output of failures that are never run again.
+// final matches the output of failures after which a test is never run again.
 var final = regexp.MustCompile(`(?i)data race|\bpanic\b|fatal error|SIG(SEGV|BUS|ABRT|ILL)|` +
 	`\bleak|unexpected goroutines|descriptors before|still open|left behind|` +
 	`sha-?256|digest|corrupt|came back changed|mismatch|differ(s|ent) (at|byte)|wrong bytes?|` +
 	`failing input written|build failed|setup failed`)
 
-// A List has a run's tests that passed only in a second run.
+// A List is a list of the tests of a run that passed only the second time.
 type List struct {
-	file  string // a line is PACKAGE TEST: FIRST LINE OF OUTPUT
+	file  string // path of the file to which Add writes
 	flaky string // text of docs/flaky.md
 }
 
-// Open opens the list of the checkout in dir: $VNIC_RERUNS, otherwise bin/reruns.txt.
+// Open returns the list of the checkout in dir: the file $VNIC_RERUNS, otherwise bin/reruns.txt. The file may be
+// missing; the checkout's docs/flaky.md must exist.
 func Open(dir string) (*List, error) {
 	l := &List{file: os.Getenv("VNIC_RERUNS")}
 	if l.file == "" {
@@ -68,7 +69,8 @@ func (l *List) Refuse(test, output string) (string, error) {
 	return "", nil
 }
 
-// Add records a test that passed in its second run.
+// Add records a test that passed in its second run, with the first line of output that begins neither with === nor with
+// ---. output is output of the first run.
 func (l *List) Add(pkg, test, output string) error {
 	first := "no output"
 	for line := range strings.Lines(output) {

@@ -26,7 +26,7 @@ const usage = `usage: tools/size [--packages] [--most N] [--beside N] [DIR]
 its head tells more
 `
 
-// errTold is returned after the usage has been printed.
+// errTold is the error of run after it has printed the usage.
 var errTold = errors.New("told")
 
 func main() {
@@ -79,7 +79,7 @@ type kind struct {
 	lang  tree.Language
 }
 
-// sizes has the lines of each directory.
+// sizes has the lines of code by directory and kind. A file below testdata counts for the directory that has testdata.
 type sizes map[string]map[kind]int
 
 func count(dir string, files []string) (sizes, error) {
@@ -115,7 +115,7 @@ func count(dir string, files []string) (sizes, error) {
 	return sums, nil
 }
 
-// noTesting refuses a product file that imports testing.
+// noTesting returns an error if src, a product file in Go, imports testing.
 func noTesting(name string, src []byte) error {
 	f, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ImportsOnly)
 	if err != nil {
@@ -183,12 +183,13 @@ func (s sizes) judge(most, beside int) error {
 	return nil
 }
 
-// tooWide prints the places of lines with more than columns characters.
+// tooWide prints the places of lines with more than columns characters, and returns an error if there are any. It skips
+// data, golden files and the lists of tools/inventory.
 func tooWide(out io.Writer, dir string, files []string, columns int) error {
 	n := 0
 	for _, name := range files {
 		list := strings.HasPrefix(name, "tools/inventory/") && path.Ext(name) == ".txt"
-		// Golden files have output byte for byte.
+		// Golden files have output byte for byte: nobody can break its lines.
 		golden := strings.Contains("/"+name, "/testdata/golden")
 		if list || golden || tree.LanguageOf(dir, name) == tree.Data {
 			continue

@@ -1,4 +1,4 @@
-// Package tree classifies the files of a checkout.
+// Package tree lists and classifies the files of a checkout.
 package tree
 
 import (
@@ -15,7 +15,8 @@ import (
 // Module is the module path of the checkouts.
 const Module = "vnic.dev/vnic"
 
-// Support has the names of directories with test support: all that import testing, others too.
+// Support has the names of directories that count as test support, some in older checkouts only. A product file outside
+// them must not import testing (tools/internal/size).
 var Support = []string{
 	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
 	"schematest",
@@ -46,7 +47,7 @@ const (
 	Assembly Language = "assembly"
 	Script   Language = "testscript" // in an archive (.txtar)
 	Markdown Language = "Markdown"
-	Other    Language = "other" // Makefile, YAML, units, go.mod
+	Other    Language = "other" // such as Makefile, YAML, units, go.mod
 	Data     Language = "data"  // such as JSON, LICENSE, and testdata without Go and testscripts
 )
 
@@ -61,7 +62,7 @@ func Files(dir string) ([]string, error) {
 	}
 	var files []string
 	for name := range strings.SplitSeq(string(out), "\x00") {
-		// git also lists files that are deleted, but still in the index.
+		// git also lists files that are in the index, but not in the directory any more.
 		if info, err := os.Lstat(filepath.Join(dir, name)); name != "" && err == nil && info.Mode().IsRegular() {
 			files = append(files, name)
 		}
@@ -86,7 +87,7 @@ func ClassOf(name string) Class {
 	return Product
 }
 
-// LanguageOf returns the language of a file, by its name or its first line.
+// LanguageOf returns the language of the file name in dir, by its name, or by its first line if it has no extension.
 func LanguageOf(dir, name string) Language {
 	base := path.Base(name)
 	ext := path.Ext(name)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// New makes a git checkout with these files, uncommitted.
+// New makes a git checkout in a temporary directory, with these files, uncommitted, and returns the directory.
 func New(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,5 +1,6 @@
-// Command sh is the shell of vnic's guests if the host has none: sh [-e] [-u] [-x] [-c COMMAND] [SCRIPT]
-// [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh, as u-root's gosh does, which gives scripts no arguments.
+// Command sh is the shell of vnic's guests unless vnic copies a shell of the host into them: sh [-e] [-u] [-x]
+// [-c COMMAND] [SCRIPT] [ARGUMENT...]. It uses the interpreter of mvdan.cc/sh, as u-root's gosh does; gosh gives
+// scripts no arguments.
 package main
 
 import (
@@ -27,7 +28,7 @@ func main() {
 	}
 }
 
-// run runs a command, a script or standard input.
+// run runs the command of -c, a script, or standard input; converse runs standard input if it is a terminal.
 func run(args []string) error {
 	var params []string
 	command, commanded := "", false
@@ -77,7 +78,7 @@ func run(args []string) error {
 	return shell.Run(context.Background(), program)
 }
 
-// converse runs the commands that a person types.
+// converse runs the commands that a person types, until standard input ends or a command ends the shell.
 func converse(params []string) error {
 	shell, err := interp.New(interp.StdIO(os.Stdin, os.Stdout, os.Stderr), interp.Interactive(true),
 		interp.Params(append(params, "--")...))
@@ -124,6 +125,6 @@ func converse(params []string) error {
 		if err == nil || shell.Exited() {
 			return last
 		}
-		fmt.Fprintf(os.Stderr, "sh: %v\n", err) // does not end the shell
+		fmt.Fprintf(os.Stderr, "sh: %v\n", err) // a syntax error does not end the shell
 	}
 }
