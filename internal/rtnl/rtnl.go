@@ -1,6 +1,7 @@
-// Package rtnl changes and watches network interfaces, with addresses and routes of net/netip (rtnetlink(7)).
+// Package rtnl changes and watches network interfaces, with addresses of net/netip (rtnetlink(7)).
 //
-// Calls open sockets in the network namespace of their thread. Errors of the kernel wrap syscall.Errno.
+// Calls open their sockets in the network namespace of the calling thread. Errors of the kernel are or wrap a
+// syscall.Errno.
 package rtnl
 
 import (
@@ -17,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddAddr adds an address to a link; EEXIST: the link has it. An IPv6 address can be used at once; with dad it
-// is tentative until duplicate address detection has ended (RFC 4862, 5.4).
+// AddAddr adds an address to a link; EEXIST: the link has it. Without dad, an IPv6 address needs no duplicate address
+// detection; with dad it is tentative until the detection has ended (RFC 4862, 5.4). dad has no effect on IPv4.
 func AddAddr(l netlink.Link, p netip.Prefix, dad bool) error {
 	a := address(p)
 	if p.Addr().Is6() && !dad {
@@ -34,15 +35,15 @@ func address(p netip.Prefix) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 }
 
-// AddDefaultRoute adds a default route by a gateway, with flags RTNH_F_*; EEXIST: there is one with the same
-// metric.
+// AddDefaultRoute adds a default route for the gateway's family over a link by the gateway, with flags RTNH_F_*;
+// EEXIST: there is one with the same metric.
 func AddDefaultRoute(l netlink.Link, gateway netip.Addr, flags int) error {
 	return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Gw: gateway.AsSlice(), Flags: flags})
 }
 
 // BringUp sets the link's MTU (0: unchanged), brings the link up, and adds addresses without duplicate address
-// detection, except those for which ignore (nil: never) accepts the kernel's error. added are the addresses
-// that the link did not have before, also after an error.
+// detection. It skips addresses that the link has, and, if ignore is not nil, addresses for whose error ignore returns
+// true. added are the addresses that BringUp has added, also after an error.
 func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Prefix, error) bool) (
 	added []netip.Prefix, err error) {
 	if mtu != 0 && mtu != l.Attrs().MTU {
@@ -64,8 +65,8 @@ func BringUp(l netlink.Link, mtu int, addrs []netip.Prefix, ignore func(netip.Pr
 	return added, nil
 }
 
-// OfDriver returns the names of a driver's network interfaces, in the order of their devices' paths. sys is
-// sysfs.
+// OfDriver returns the names of the network interfaces whose device has this driver, in the order of the devices'
+// paths. sys is the directory where sysfs is mounted.
 func OfDriver(sys, driver string) (names []string, err error) {
 	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
 	places := map[string]string{}

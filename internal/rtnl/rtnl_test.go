@@ -23,7 +23,8 @@ func pair(t *testing.T) (a, b netlink.Link) {
 	return testkit.Must(netlink.LinkByName("a"))(t), testkit.Must(netlink.LinkByName("b"))(t)
 }
 
-// addrs leaves out addresses that the kernel itself has added.
+// addrs returns a link's addresses, with their broadcast addresses. It leaves out IPv6 addresses without
+// IFA_F_NODAD: the kernel itself has added these.
 func addrs(t *testing.T, l netlink.Link) (list []string) {
 	t.Helper()
 	for _, a := range testkit.Must(netlink.AddrList(l, netlink.FAMILY_ALL))(t) {
@@ -94,7 +95,7 @@ func TestErrorsAreTheKernels(t *testing.T) {
 		testkit.ErrorIs(t, AddDefaultRoute(a, netip.MustParseAddr(c.gateway), c.flags), c.refused, c.gateway)
 	}
 	testkit.OK(t, RemoveAddr(a, p4))
-	testkit.OK(t, AddAddr(a, p4, false)) // the kernel has removed the route
+	testkit.OK(t, AddAddr(a, p4, false)) // with the address the kernel has removed the route
 	testkit.OK(t, AddDefaultRoute(a, netip.MustParseAddr("192.0.2.1"), unix.RTNH_F_ONLINK))
 }
 
@@ -123,7 +124,7 @@ func TestWatchReportsChanges(t *testing.T) {
 	changes, stop, err := Watch()
 	testkit.OK(t, err)
 	p4, p6 := netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")
-	quiet := func() { // a change's events come before its acknowledgement
+	quiet := func() { // drops the values for earlier changes that have come
 		for {
 			select {
 			case <-changes:

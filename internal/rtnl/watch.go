@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reports changes of links and addresses from now on: one value for any number of changes since the last
-// receive. The channel is closed after stop, which waits for that, or after an error of the socket.
+// Watch reports changes of links and addresses from now on: one value may stand for several changes. The channel is
+// closed after stop, which waits for that, or after an error of the socket other than ENOBUFS.
 func Watch() (changes <-chan struct{}, stop func(), err error) {
 	c, err := subscribe()
 	if err != nil {

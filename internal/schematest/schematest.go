@@ -1,4 +1,4 @@
-// Package schematest keeps JSON schemas equal to Go types.
+// Package schematest checks in tests that JSON schemas match Go types, and JSON texts against schemas.
 package schematest
 
 import (
@@ -18,8 +18,9 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// Holds compares the schema in a file with the schema of the type of v, whose descriptions are the Go comments
-// of the packages in dirs, directories below root, the module's directory; with -update it writes the file.
+// Holds fails the test unless the file has the schema of the type to which v points. The schema's descriptions are the
+// Go comments of the packages in dirs, directories below root, the module's directory. With -update Holds writes the
+// file instead.
 func Holds(t *testing.T, file, title string, v any, root string, dirs ...string) {
 	t.Helper()
 	zero := json.Number("0")
@@ -55,7 +56,7 @@ func Holds(t *testing.T, file, title string, v any, root string, dirs ...string)
 	}
 }
 
-// Compile returns a function that checks a JSON text against a schema.
+// Compile returns a function that returns an error unless a text is JSON that the schema allows.
 func Compile(t testing.TB, schema string) (valid func(text string) error) {
 	t.Helper()
 	c := check.NewCompiler()

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair makes a connected pair of stream sockets.
+// Pair makes a connected pair of stream sockets. The caller closes both.
 func Pair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_STREAM) }
 
-// MessagePair makes a connected pair of sockets that preserve message boundaries.
+// MessagePair makes a connected pair of SOCK_SEQPACKET sockets, which preserve message boundaries. The caller closes
+// both.
 func MessagePair() (a, b *net.UnixConn, err error) { return pair(unix.SOCK_SEQPACKET) }
 
 func pair(kind int) (a, b *net.UnixConn, err error) {
@@ -29,7 +30,7 @@ func pair(kind int) (a, b *net.UnixConn, err error) {
 	return a, b, nil
 }
 
-// Conn makes a connection from a descriptor, which it closes, also after an error.
+// Conn makes a connection of type C from a socket's descriptor fd. It closes fd, also after an error.
 func Conn[C net.Conn](fd int) (c C, err error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()

@@ -10,37 +10,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxFDs is how many descriptors an FDs can hold: vfio-user's max_msg_fds.
+// MaxFDs is how many descriptors an FDs can hold: vnic's max_msg_fds in vfio-user.
 const MaxFDs = 16
 
-// ErrAncillary is the cause of errors for control messages that the protocol does not allow.
+// ErrAncillary is the cause of errors for control messages that cannot be parsed or have too many descriptors.
 var ErrAncillary = errors.New("bad ancillary data")
 
-// FDs holds the descriptors that came with a message, until they are taken or closed. The zero FDs is ready for
+// FDs holds descriptors that came with messages (Collect), until they are taken or closed. The zero FDs is ready for
 // use.
 type FDs struct {
-	// Discard closes a descriptor that was not taken; nil: Close. close(2) of some kinds of descriptors waits for a
-	// server that the peer runs.
+	// Discard closes a descriptor that was not taken, or that is too many, or keeps it open; nil: function Close closes
+	// it. close(2) of some kinds of descriptors waits for a server that the peer runs.
 	Discard func(fd int)
 
 	fd [MaxFDs]int
 	n  int
 }
 
-// Len returns how many descriptors were collected, the taken ones included.
+// Len returns how many descriptors d has collected since Close, the taken ones included.
 func (d *FDs) Len() int { return d.n }
 
 // At returns descriptor i, which d still owns; -1 if it was taken.
 func (d *FDs) At(i int) int { return d.fd[:d.n][i] }
 
-// Take returns descriptor i, which the caller then owns.
+// Take returns descriptor i, which the caller then owns; -1 if it was taken.
 func (d *FDs) Take(i int) int {
 	fd := d.At(i)
 	d.fd[i] = -1
 	return fd
 }
 
-// Close closes the descriptors that were not taken, and empties d.
+// Close discards the descriptors that were not taken (Discard), and empties d.
 func (d *FDs) Close() {
 	for i, fd := range d.fd[:d.n] {
 		d.discard(fd)
@@ -59,8 +59,8 @@ func (d *FDs) discard(fd int) {
 	}
 }
 
-// Collect adds the descriptors in control messages, and closes those beyond limit or MaxFDs. Errors wrap
-// ErrAncillary.
+// Collect adds to d the descriptors in the control messages oob. It discards (Discard) the descriptors with which d
+// would have more than limit or MaxFDs, and then returns an error. Errors wrap ErrAncillary.
 func (d *FDs) Collect(oob []byte, limit int) error {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -90,14 +90,14 @@ func (d *FDs) Collect(oob []byte, limit int) error {
 	return nil
 }
 
-// Close closes fd unless it is -1.
+// Close closes fd unless it is negative.
 func Close(fd int) {
 	if fd >= 0 {
 		_ = unix.Close(fd) // EIO: the descriptor is closed all the same
 	}
 }
 
-// Dup returns another descriptor of the same file, or -1 for -1.
+// Dup returns another descriptor of the same file, with close-on-exec, or -1 if fd is negative.
 func Dup(fd int) (int, error) {
 	if fd < 0 {
 		return -1, nil
@@ -109,9 +109,9 @@ func Dup(fd int) (int, error) {
 	return n, nil
 }
 
-// CheckEvent returns an error unless fd is an eventfd, and makes it non-blocking: reads and writes of anything
-// else (a full pipe, a file on FUSE) could stop a datapath for ever. O_NONBLOCK belongs to the open file, so
-// the peer sees it as well.
+// CheckEvent returns an error unless fd is an eventfd, which it makes non-blocking: reads and writes of other files (a
+// full pipe, a file on FUSE) could block a datapath for ever. O_NONBLOCK belongs to the open file description, so it
+// also holds for the peer that sent fd.
 func CheckEvent(fd int) error {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err != nil {

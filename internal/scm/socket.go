@@ -14,19 +14,19 @@ import (
 // goroutine at a time may send; on a SOCK_SEQPACKET socket several may.
 type Socket struct {
 	*net.UnixConn
-	MaxFDs int   // in one message, at most; at most the constant of this name
-	Bad    error // cause of errors about descriptors
+	MaxFDs int   // most descriptors that ReadFDs accepts; at most the constant MaxFDs
+	Bad    error // wrapped by ReadFDs's errors about descriptors
 	oob    [16 + 4*MaxFDs]byte
 }
 
-// ReadFDs reads available bytes, at most len(b), and the descriptors that come with them, even if it returns an
-// error: io.EOF at the end of the stream.
+// ReadFDs waits for bytes and reads at most len(b) of them. It adds the descriptors that come with them to fds, even if
+// it returns an error. At the end of the stream it returns io.EOF.
 //
-// There is space for exactly MaxFDs descriptors (struct cmsghdr is 16 bytes on 64-bit machines): the kernel
-// drops the rest and sets MSG_CTRUNC.
+// It has space for exactly s.MaxFDs descriptors (struct cmsghdr is 16 bytes on 64-bit machines): the kernel drops the
+// rest and sets MSG_CTRUNC, for which ReadFDs returns an error.
 func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
-	if oobn > 0 { // they are open, even if there is an error
+	if oobn > 0 { // the descriptors are open, even if there is an error
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
 			return n, fmt.Errorf("%w: %w", err, s.Bad)
 		}
@@ -43,8 +43,8 @@ func (s *Socket) ReadFDs(b []byte, fds *FDs) (int, error) {
 	return n, nil
 }
 
-// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte. Without
-// descriptors it uses write(2): a sandbox may forbid sendmsg(2).
+// WriteFDs writes all of b. The descriptors, which stay the caller's, go with the first byte of b; with an empty b they
+// are not sent. Without descriptors WriteFDs uses write(2): a sandbox may forbid sendmsg(2).
 func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	if len(fds) == 0 {
 		_, err := s.Write(b)
@@ -63,8 +63,8 @@ func (s *Socket) WriteFDs(b []byte, fds []int) error {
 	return nil
 }
 
-// Control calls f with the descriptor of a socket or file, which still owns the descriptor, and returns f's
-// error.
+// Control calls f with the descriptor of a socket or file, which still owns the descriptor. It returns f's error, or an
+// error if there is no descriptor.
 func Control(socket any, f func(fd int) error) error {
 	c, ok := socket.(syscall.Conn)
 	if !ok {

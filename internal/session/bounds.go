@@ -44,7 +44,7 @@ func OneOf(flag, v string, list ...string) error {
 	return fmt.Errorf("%s %s: %s or %s", flag, v, strings.Join(list[:last], ", "), list[last])
 }
 
-// Family returns an error unless family is 4 or 6, and the MTU is large enough for it (RFC 8200, section 5).
+// Family returns an error unless family is 4, or 6 with an MTU of at least 1280 (RFC 8200, section 5).
 func Family(family, mtu int) error {
 	switch {
 	case family != 4 && family != 6:

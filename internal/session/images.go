@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// Images finds or fetches QEMU and a kernel, and builds the initramfs, for guests with NICs of these models: with
-// the kernel's drivers for them if interfaces is true, and with the modules in more. The caller closes the result.
+// Images finds or fetches QEMU and a kernel, and builds the initramfs, for guests with NICs of these models: with the
+// modules that vnic's programs need for them, the kernel's drivers for them if interfaces is true, and the modules in
+// more. The caller closes the result.
 func Images(ctx context.Context, o assets.Options, models []string, interfaces bool,
 	note func(format string, args ...any), more ...string) (*machine.Images, error) {
 	im, err := machine.Fetch(ctx, o, models, note)
@@ -51,8 +52,9 @@ func Modules(im *machine.Images, model string, interfaces bool) []string {
 	return modules
 }
 
-// Usable returns how much of a GPU's memory a guest can use. If the GPU is a NUMA node, the guest's kernel
-// needs a part of it for page structures: 8 MiB of 128 in a measurement.
+// Usable returns how many bytes a guest can use of a GPU with this many bytes of memory. If the GPU is a NUMA node,
+// these are whole huge pages, without a reserve for the page structures of the guest's kernel, which took 8 MiB of 128
+// in a measurement.
 func Usable(m lab.Model, memory uint64) uint64 {
 	if !m.Node {
 		return memory
@@ -60,8 +62,8 @@ func Usable(m lab.Model, memory uint64) uint64 {
 	return (memory - min(memory, max(memory/nodeShare, nodeLeast))) &^ (HugePage - 1)
 }
 
-// room returns how much of a GPU's memory a guest can allocate for one window. For a node it is less than
-// Usable: once only 222 of 224 usable MiB were free.
+// room returns how many bytes a guest can allocate, as one range, of a GPU with this many bytes of memory. For a node
+// that is nodeMargin less than Usable, at least 0: once only 222 of 224 usable MiB were free.
 func room(m lab.Model, memory uint64) uint64 {
 	has := Usable(m, memory)
 	if !m.Node {
@@ -73,9 +75,9 @@ func room(m lab.Model, memory uint64) uint64 {
 const (
 	nodeMargin = 16 << 20
 
-	nodeShare = 8        // a 16th was too little in one of five runs
-	nodeLeast = 24 << 20 // with 16 MiB, a GPU of 128 MiB once had a page too few on Linux 7.3.4
+	nodeShare = 8        // 1/nodeShare of the memory is not usable; 1/16 was too little in one of five runs
+	nodeLeast = 24 << 20 // least that is not usable; 16 MiB for 128 MiB once was a page too little on Linux 7.3.4
 
-	// HugePage is the size of the pages in which a guest takes a node's memory.
+	// HugePage is the size of the pages in which a guest allocates a node's memory.
 	HugePage = 2 << 20
 )

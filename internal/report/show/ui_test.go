@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// screen returns what a terminal shows, for the sequences of a UI.
+// screen returns the lines that a terminal shows after it has received b, without spaces at their ends. It fails the
+// test at an escape sequence that it does not handle.
 func screen(t *testing.T, b string) string {
 	t.Helper()
 	lines := [][]rune{nil}
@@ -92,7 +93,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 		}
 	}
 	shows("note: this is untested\na log line\ncopy: digesting what arrived")
-	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // before the verify stage
+	if !strings.Contains(b.String(), "copy, round 3 of 3 100% ") { // shown until the last verify stage replaced it
 		t.Errorf("the bar was never full: %q", b.String())
 	}
 	u.Done()
@@ -116,7 +117,7 @@ func TestLogHasFewLines(t *testing.T) {
 				u.Stage(session.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
 				if s == "transfer" {
 					u.Progress("devmem", uint64(round)*10-5, 100)
-					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the last report may be below 100 %
+					u.Progress("devmem", min(uint64(round)*10, 95), 100) // the last report may be below 100 %, here 95 %
 				}
 			}
 		}

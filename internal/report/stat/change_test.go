@@ -91,7 +91,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 		`{"id":1,"op":"snapshot","hello":{"protocol":3,"vnic":"v9"}}` + "\n": "who asks is of vnic v9 (protocol 3)",
 		`{"id":1,"op":"snapshot","hello":{"protocol":2,"vnic":"v9"}}` + "\n": "",
 	} {
-		var old struct { // in vnic 780d5150
+		var old struct { // the fields of an answer that vnic 780d5150 reads
 			Done   bool
 			Error  string
 			Schema int
@@ -107,7 +107,7 @@ func TestClientOfAnotherVnicIsRefused(t *testing.T) {
 	}
 }
 
-// A server of vnic 780d5150 sends counters if it has not received the request in time.
+// A server of vnic 780d5150 sends a snapshot if it has not received the request in time, whatever was requested.
 func TestServerOfAnotherVnicIsRefused(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))

@@ -18,22 +18,24 @@ import (
 	"vnic.dev/vnic/internal/version"
 )
 
-// ErrNone means that no vnic with the given process id, or of this user, is running, or that it does not answer.
+// ErrNone means that this user's vnic with the process id given to Read or Change is not running, or closes the
+// connection without an answer. Find returns it if it gets neither a snapshot nor the error for another version of the
+// protocol.
 var ErrNone = errors.New("no vnic of this user is running")
 
-// A client sends one of these requests, and the server answers it (package jsonlines).
+// A client sends one request, opSnapshot or opSet, and the server answers it (package jsonlines).
 const (
-	protocol   = 2          // a message without a version counts as 1
-	opSnapshot = "snapshot" // the answer is a Snapshot
+	protocol   = 2          // version; a first message with another one, or none, is refused
+	opSnapshot = "snapshot" // the answer is a Snapshot, or an error
 	opSet      = "set"      // args: a text for lab.ParseChange
 
-	maxRequest  = 4 << 10  // bytes
-	maxSnapshot = 64 << 20 // 64 ports of 128 queue pairs are 4 MB
+	maxRequest  = 4 << 10  // bytes of a request's line
+	maxSnapshot = 64 << 20 // bytes of an answer's line; 64 ports of 128 queue pairs are about 4 MB without flows
 )
 
-// Find asks the vnics of this user for snapshots, and returns the longest running vnic first. It leaves out a
-// vnic that does not answer, or has another version of the protocol. If none is left, the error is such a
-// vnic's refusal, else ErrNone.
+// Find asks the vnics of this user for snapshots, and returns these, the longest running vnic's first. It leaves out
+// a vnic whose request fails. If none is left, the error is the one for a vnic with another version of the protocol,
+// or wraps ErrNone if there is no such vnic. If ctx ends, Find returns ctx's error and the snapshots so far.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
 	var refused error
@@ -59,7 +61,7 @@ func (s *Snapshot) began() time.Time {
 	return s.Time.Add(-time.Duration(s.Uptime * float64(time.Second)))
 }
 
-// Read asks the vnic with process id pid for a snapshot. The error is ErrNone if that vnic is not running.
+// Read asks the vnic with process id pid for a snapshot. The error wraps ErrNone if that vnic is not running.
 func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	snap := new(Snapshot)
 	if err := askOne(ctx, pid, opSnapshot, nil, snap); err != nil {
@@ -68,7 +70,8 @@ func Read(ctx context.Context, pid int) (*Snapshot, error) {
 	return snap, nil
 }
 
-// Change sends a change of the lab to a vnic. ErrNone: there is no such vnic; another error may be its refusal.
+// Change asks the vnic with process id pid to make a change of its lab. The error wraps ErrNone if that vnic is not
+// running; another error may be the vnic's refusal.
 func Change(ctx context.Context, pid int, what lab.Change) error {
 	return askOne(ctx, pid, opSet, what.String(), nil)
 }
@@ -88,7 +91,8 @@ func askOne(ctx context.Context, pid int, op string, args, out any) error {
 	return errNone(fmt.Sprintf(" as process %d", pid))
 }
 
-// errNone returns an ErrNone that lists the searched directories.
+// errNone returns an error that wraps ErrNone and lists the searched directories, and for a directory with a wrong
+// owner or mode the reason why it was not used.
 func errNone(who string) error {
 	var places []string
 	for _, path := range candidates() {
@@ -137,12 +141,12 @@ func ask(ctx context.Context, path string, pid int, op string, args, out any) er
 	c := jsonlines.NewClient(conn.(*net.UnixConn), jsonlines.Options{Protocol: p, MaxRequest: maxRequest, Strict: true,
 		Closed: func(err error) error {
 			switch {
-			case err == jsonlines.ErrNoMessage: // another version of the protocol
+			case err == jsonlines.ErrNoMessage: // JSON without id, event and hello, from a vnic with another protocol
 				return version.Ours(protocol).Check(version.Hello{}, p.Who, p.Fix)
 			case errors.Is(err, jsonlines.ErrNoMessage), errors.Is(err, jsonlines.ErrTooLong):
 				return fmt.Errorf("what it says cannot be read: %w", err)
 			}
-			return fmt.Errorf("%w: it does not answer", ErrNone) // the server ends, or has too many clients
+			return fmt.Errorf("%w: it does not answer", ErrNone) // for example, the server ends, or has maxClients
 		}})
 	err = c.Call(ctx, op, args, out)
 	_ = c.Close()

@@ -10,7 +10,7 @@ import (
 
 // counter describes one counter of a T, for JSON, table and metrics.
 type counter[T any] struct {
-	key    string // in JSON, which is API; ends in "bytes" if the counter counts bytes
+	key    string // in JSON, whose keys are API; ends in "bytes" if the counter counts bytes
 	column string // in the table; "": not there
 	metric string // "": none
 	help   string
@@ -102,7 +102,7 @@ func marshal[T any](list []counter[T], v *T) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// unmarshal reads the counters that b contains.
+// unmarshal sets the counters of v that the JSON object b contains, and ignores other keys.
 func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(b, &m); err != nil {
@@ -118,7 +118,7 @@ func unmarshal[T any](list []counter[T], v *T, b []byte) error {
 	return nil
 }
 
-// collect calls count for each counter of v that has a metric, with labels before the counter's own.
+// collect calls count for each counter of list that has a metric, with its value in v and labels before its own.
 func collect[T any](list []counter[T], v *T, count countFunc, labels ...string) {
 	for _, c := range list {
 		if c.metric != "" {

@@ -16,10 +16,10 @@ import (
 
 const suffix = ".sock"
 
-// EnvDir is the environment variable that names the directory of sockets.
+// EnvDir is the environment variable that, if not empty, names the only directory of sockets.
 const EnvDir = "VNIC_RUNTIME_DIR"
 
-// candidates returns the directories in which sockets may lie, best first.
+// candidates returns the directories in which sockets may lie, in the order in which a server tries them.
 func candidates() (dirs []string) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return []string{dir}
@@ -36,8 +36,8 @@ func candidates() (dirs []string) {
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
-// openDir opens a directory of sockets; create: and makes it if it does not exist. It must be this user's, and
-// its mode must give others no access.
+// openDir opens a directory of sockets. If create is true, it first makes the directory if there is none. It fails
+// unless this user owns the directory and the mode gives the group and others no access (trusted.Private).
 func openDir(path string, create bool) (*os.File, error) {
 	if create {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -47,8 +47,8 @@ func openDir(path string, create bool) (*os.File, error) {
 	return trusted.Private.OpenDir(path)
 }
 
-// within returns a path to name in an open directory: short enough for a socket's address, and valid while d is
-// open.
+// within returns a path to name in an open directory: short enough for a socket's address, and valid in this process
+// while d is open.
 func within(d *os.File, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name) }
 
 func sockets(d *os.File) map[int]string {
@@ -63,7 +63,7 @@ func sockets(d *os.File) map[int]string {
 	return list
 }
 
-// sweep removes the sockets of processes that have ended.
+// sweep removes the sockets that are named after the ids of ended processes and at which no process listens.
 func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
 		// A process in another PID namespace may have an id that no process has here: removeStale checks for listeners.

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A guest can cause any number of events: the newest of each port are kept, whatever other ports do.
+// A guest can cause any number of events: events keeps the newest of each port, whatever other ports do.
 const (
-	portEvents  = 256 // of each port
-	shownEvents = 512 // that read returns
+	portEvents  = 256 // kept of each port
+	shownEvents = 512 // that read returns at most, unless there are more ports
 )
 
-// events keeps the last portEvents events of each port, from any goroutine.
+// events keeps the last portEvents events of each port. Any goroutine may call its methods.
 type events struct {
 	mu    sync.Mutex
 	n     uint64
@@ -35,8 +35,8 @@ func (e *events) add(x Event) {
 	e.ports[x.Port] = append(list, x)
 }
 
-// read returns at most shownEvents events, oldest first; with more than shownEvents ports, one event of each.
-// The maximum is the same for each port.
+// read returns the newest events of each port, oldest first: at most shownEvents in all, with the same maximum for
+// each port; with more than shownEvents ports, one event of each.
 func (e *events) read() []Event {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -2,7 +2,7 @@ package stat
 
 var MetricsHandler = metricsHandler
 
-// HasLooked reports whether the lab's looker has done all that it was asked.
+// HasLooked reports whether the lab's looker has no more readings of rings to do; false if s has no lab.
 func HasLooked(s *Server) bool {
 	l := s.lab.Load()
 	if l == nil {

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// expositionType is the Content-Type. Prometheus accepts vnic's metric names without escapes.
+// expositionType is the Content-Type of the text. vnic's metric names have no characters that would be escaped.
 const expositionType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 
 // exposition collects samples, and writes them in Prometheus's text format 0.0.4
 // (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), in client_golang's order.
 type exposition struct {
-	families map[string]*family // by metric
+	families map[string]*family // by name
 }
 
 type family struct {
 	name, help, kind string
-	labels           []string // sorted
-	order            []int    // for each of labels, the index of its value in add's arguments
+	labels           []string // names, sorted
+	order            []int    // for each of labels, the index of its value in add's parameter labels
 	samples          []sample
 }
 
 type sample struct {
 	suffix string   // "", "_sum" or "_count"
-	labels []string // values, in the family's order
+	labels []string // values, in the order of the family's labels; nil for _sum and _count
 	value  float64
 }
 
-// add adds a sample of a metric. labels has pairs of a name and a value, with the same names in the same order
-// for each sample. Of samples with the same label values text writes only the first.
+// add adds a sample of a metric: of a counter if its name ends in _total, else of a gauge. labels has pairs of a name
+// and a value, with the same names in the same order for each sample of the metric. Of samples with the same label
+// values text writes only the first, except in a summary.
 func (x *exposition) add(name, help string, value float64, labels ...string) *family {
 	f := x.families[name]
 	if f == nil {
@@ -59,7 +60,8 @@ func (x *exposition) add(name, help string, value float64, labels ...string) *fa
 	return f
 }
 
-// summarize adds a summary without labels; quantiles are ascending.
+// summarize adds a summary without labels besides quantile. quantiles has at least two values, for quantiles from 0 to
+// 1 at equal distances.
 func (x *exposition) summarize(name, help string, quantiles []time.Duration, sum time.Duration, count int64) {
 	var f *family
 	for i, v := range quantiles {

@@ -41,7 +41,7 @@ func written(t testing.TB, families map[string]*dto.MetricFamily) string {
 func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	var x exposition
 	const help = "Of \"b\", C:\\ and\nmore."
-	// These values sort differently with quotes than without.
+	// These values have another order if they are sorted with quotes around them.
 	values := []string{"port b", "port", "port!", "", `a"b`, `a\`, "a\nb", `a\nb`, "\r\t\x00\x7f", "\u2028é€", `",z="`,
 		`"} 1` + "\nevil 1"}
 	for i, v := range values {
@@ -82,7 +82,7 @@ func TestExpositionIsWhatPrometheusWrites(t *testing.T) {
 	}
 }
 
-// Prometheus refuses a page with invalid UTF-8, and keeps only one of two samples with the same labels.
+// Prometheus refuses a text with invalid UTF-8, and keeps only one of two samples of a metric with the same labels.
 func TestLabelsThatAreNoUTF8AreReplaced(t *testing.T) {
 	var x exposition
 	x.add("m", "", 1, "l", "a\xff\xfe")
@@ -145,7 +145,7 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	for name, v := range map[string]uint64{ // they change little in between
+	for name, v := range map[string]uint64{ // values that change little between the request and ReadMemStats
 		"sys_bytes": m.Sys, "heap_sys_bytes": m.HeapSys, "stack_sys_bytes": m.StackSys, "mspan_sys_bytes": m.MSpanSys,
 		"mcache_sys_bytes": m.MCacheSys, "mcache_inuse_bytes": m.MCacheInuse, "buck_hash_sys_bytes": m.BuckHashSys,
 		"gc_sys_bytes": m.GCSys, "other_sys_bytes": m.OtherSys, "alloc_bytes_total": m.TotalAlloc, "mallocs_total": m.Mallocs,

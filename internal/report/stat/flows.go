@@ -14,29 +14,29 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Flows lists the flows that the NICs have counted since the NICs were made.
+// Flows is the account of the flows that the NICs have counted since the NICs were made.
 type Flows struct {
-	List   []Flow   `json:"list"`             // sorted by moved bytes, most first
-	Others []Others `json:"others,omitempty"` // sums of flows whose rows the NICs have reused
+	List   []Flow   `json:"list"`             // flows with a row in a NIC's account, most moved bytes first
+	Others []Others `json:"others,omitempty"` // sums of flows that have lost their rows to other flows
 	Hints  []string `json:"hints,omitempty"`
-	More   int      `json:"-"` // left out of List; none moved more than a flow in List
+	More   int      `json:"-"` // number of flows left out of List; none moved more than a flow in List
 }
 
-// Flow is all packets with the same addresses, ports and protocol: one direction of a connection.
+// Flow has the counters of all packets with the same addresses, ports and protocol: one direction of a connection.
 type Flow struct {
-	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP
-	From  string     `json:"from"`  // address and port; without a port if none is known; "": not IP
+	Proto string     `json:"proto"` // "tcp", "udp", "icmp", "ip 47"; "other": frames that are not IP, or are malformed
+	From  string     `json:"from"`  // address, and for TCP and UDP the port unless both ports are 0; "": Proto is "other"
 	To    string     `json:"to"`
 	TX    []FlowSide `json:"tx,omitempty"` // of the NICs that sent it
 	RX    []FlowSide `json:"rx,omitempty"` // of the NICs that received it
 	State string     `json:"state,omitempty"`
 }
 
-// FlowSide has one NIC's counters of a flow. All bytes except header_bytes are payload.
+// FlowSide has one NIC's counters of a flow. Except header_bytes, counts of bytes are of payload.
 type FlowSide struct {
 	Port     string            `json:"port"`
 	Queues   []int             `json:"queues"`          // busiest first
-	Rule     uint32            `json:"rule,omitempty"`  // on receive: a rule that has matched
+	Rule     uint32            `json:"rule,omitempty"`  // on receive: ID of a rule that has matched; 0: none
 	Bound    []int             `json:"bound,omitempty"` // on receive: the port's queues that have had GPU memory
 	Packets  uint64            `json:"packets"`
 	Segments uint64            `json:"segments"`
@@ -45,34 +45,36 @@ type FlowSide struct {
 	GPUFile  uint64            `json:"gpu_file_bytes"`
 	Host     uint64            `json:"host_bytes"`
 	Bounced  uint64            `json:"bounced_bytes"`
-	Again    uint64            `json:"again_bytes"` // below the highest sequence number: retransmitted, or reordered
+	Again    uint64            `json:"again_bytes"` // below TCP's highest sequence number so far: sent again or late
 	Drops    map[string]uint64 `json:"drops,omitempty"`
 	Lost     uint64            `json:"dropped_bytes"`
 	First    time.Time         `json:"first"`
 	Last     time.Time         `json:"last"`
-	ruled    time.Time         // last packet of the queue by which the flow had Rule
+	ruled    time.Time         // on receive: time of the last packet at the queue from which Rule is
 
-	// Held is how many tokens of payload in GPU memory the connection has not returned; nil: unknown.
+	// Held is, on receive of a TCP flow with Device bytes, how many tokens the guest's connection has not returned; nil
+	// otherwise, and if the guest has not reported it.
 	Held *int `json:"tokens_held,omitempty"`
 
-	// Only at the sender of a TCP flow: unacknowledged payload, and the receiver's last window, unscaled.
+	// Only of TX[0] of a TCP flow that has sent payload, if a NIC has seen acknowledgments in the opposite direction:
+	// unacknowledged payload (0 after a reset), and the receiver's last window, unscaled.
 	InFlight uint64  `json:"in_flight_bytes,omitempty"`
 	Window   *uint16 `json:"window,omitempty"`
 }
 
-// Others sums up flows of one direction of a port whose rows were reused.
+// Others sums up the flows of one direction of a port that have lost their rows to other flows.
 type Others struct {
 	Port    string `json:"port"`
 	TX      bool   `json:"tx"`
-	Flows   uint64 `json:"flows"` // reused rows: a flow that returned may be counted twice
+	Flows   uint64 `json:"flows"` // how often a flow lost its row: a flow that came again may count more than once
 	Packets uint64 `json:"packets"`
 	Payload uint64 `json:"payload_bytes"`
 }
 
-// Payload returns the bytes of payload.
+// Payload returns the bytes of payload in all memory.
 func (s *FlowSide) Payload() uint64 { return s.Device + s.GPUFile + s.Host }
 
-// GPU returns the bytes of payload in GPU memory.
+// GPU returns the bytes of payload in GPU memory, without bounced payload, which Host has.
 func (s *FlowSide) GPU() uint64 { return s.Device + s.GPUFile }
 
 func total(sides []FlowSide) (t FlowSide) {
@@ -114,7 +116,7 @@ func (s *FlowSide) add(o *FlowSide) {
 	}
 }
 
-// moved returns the larger of the received and the sent sum of payload: not every receiver has a NIC of vnic.
+// moved returns the larger of the received and the sent sum of payload: not each end has a NIC of vnic.
 func (f *Flow) moved() uint64 {
 	var sums [2]uint64
 	for i, sides := range [][]FlowSide{f.RX, f.TX} {
@@ -125,7 +127,7 @@ func (f *Flow) moved() uint64 {
 	return max(sums[0], sums[1])
 }
 
-// worthARow reports whether tables show a flow.
+// worthARow reports whether a flow belongs in tables, which show only the first such flows.
 func (f *Flow) worthARow() bool {
 	return f.moved() > 0 && f.Proto != "other" || f.hasPorts() && len(total(f.TX).Drops) > 0
 }
@@ -135,7 +137,7 @@ func (f *Flow) hasPorts() bool { return f.Proto == "tcp" || f.Proto == "udp" }
 type portFlows struct {
 	name  string
 	rows  []nic.QueueFlows
-	bound []int // queues that have had GPU memory
+	bound []int // receive queues that have had GPU memory
 }
 
 // accounts merges the flows that several ports have counted.
@@ -150,12 +152,12 @@ type flowState struct {
 	Flow
 	flags uint8
 	sent  bool   // top is valid
-	top   uint32 // sequence number after the last sent payload byte
+	top   uint32 // sequence number after the highest sent payload byte
 	peer  flows.Peer
 }
 
-// readFlows returns the flows of all ports that moved most bytes, at most "most" of them, or all if most is 0;
-// nil: no port counts flows. It calls ask to get the connections that hold tokens.
+// readFlows returns the flows that moved most bytes, of all ports: at most "most" flows, or all if most is 0. It
+// returns nil if no port counts flows, else it calls ask to get the connections that hold tokens.
 func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Flows {
 	var list []portFlows
 	kept := false
@@ -171,7 +173,7 @@ func readFlows(ports []Port, name func(i int) string, most int, ask askFunc) *Fl
 	return account(list, ask(ports, name), most)
 }
 
-// account is readFlows after the NICs and the guests were asked.
+// account is readFlows with the NICs' accounts in list, and the guests' answers by port's name in holders.
 func account(list []portFlows, holders map[string][]devmem.Holder, most int) *Flows {
 	a := accounts{flows: map[splitter.Flow]*flowState{}}
 	all := &Flows{List: []Flow{}}
@@ -272,7 +274,8 @@ func (a *accounts) row(p *portFlows, q *nic.QueueFlows, r *flows.Row) {
 	*list = append(*list, s)
 }
 
-// inFlight sets InFlight and Window of the sender, if a NIC has seen the opposite direction.
+// inFlight sets InFlight and Window of the first sender, if a NIC has seen it send payload, and a NIC has seen
+// acknowledgments in the opposite direction.
 func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	back := a.flows[reverse(key)]
 	if !f.sent || back == nil || !back.peer.Known || len(f.TX) == 0 {
@@ -285,7 +288,7 @@ func (a *accounts) inFlight(key splitter.Flow, f *flowState) {
 	}
 }
 
-// shownFlows limits the flows of a page: a guest can make as many as the NIC has rows.
+// shownFlows bounds the flows of a page: a guest can make as many flows as its NIC has rows.
 const shownFlows = 200
 
 type weighed struct {
@@ -316,7 +319,7 @@ func largest(list []portFlows, most int) (wanted map[splitter.Flow]bool, more in
 	if len(sums) <= most {
 		return nil, 0
 	}
-	top := make([]weighed, 0, most) // ascending
+	top := make([]weighed, 0, most) // in ascending order
 	for key, s := range sums {
 		w := weighed{key, max(s[0], s[1])}
 		if len(top) == most && w.moved < top[0].moved {
@@ -366,7 +369,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	switch {
 	case f.Proto == 1 || f.Proto == 58:
 		proto = "icmp"
-	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // 0: fragments
+	case f.Proto != splitter.ProtoTCP && f.Proto != splitter.ProtoUDP, f.SrcPort == 0 && f.DstPort == 0: // 0: a fragment
 		proto = protoName(f.Proto)
 	default:
 		return protoName(f.Proto), netip.AddrPortFrom(src, f.SrcPort).String(), netip.AddrPortFrom(dst, f.DstPort).String()
@@ -374,7 +377,7 @@ func names(f *splitter.Flow) (proto, from, to string) {
 	return proto, src.String(), dst.String()
 }
 
-// state derives the state of a TCP connection from the flags of all packets in one direction.
+// state derives the state of a TCP connection from the flags of all packets in one direction; "": f is not TCP.
 func state(f splitter.Flow, flags uint8) string {
 	switch {
 	case f.Proto != splitter.ProtoTCP:

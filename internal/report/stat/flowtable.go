@@ -14,7 +14,8 @@ import (
 
 const mostFlows = 12
 
-// FlowTable writes the table of flows with the total of their bytes, or nothing if no flow is worth a row.
+// FlowTable writes the table of the flows that moved most, with their bytes in total, and below it the sums of other
+// flows and the hints. It writes nothing if now is nil or no flow is worth a row (worthARow).
 func FlowTable(w io.Writer, now *Flows) error {
 	t := table{seconds: 1}
 	t.flows(nil, now)
@@ -22,7 +23,7 @@ func FlowTable(w io.Writer, now *Flows) error {
 	return err
 }
 
-// flowRow has the sums before and now of the sender's and the receivers' counters.
+// flowRow has the sums of the senders' (tx) and the receivers' (rx) counters, before and now.
 type flowRow struct {
 	*Flow
 	tx, rx [2]FlowSide
@@ -54,8 +55,8 @@ func (t *table) flowColumns() report.Columns[flowRow] {
 	}
 }
 
-// flowBytes makes the cells of a counter: the sender's value, the receivers', or the larger of both; "": no NIC
-// counted.
+// flowBytes returns a function that formats the counter's sum at the senders if sender is true, at the receivers if
+// receivers is true, or the larger of both; "": no NIC counted the flow on that side.
 func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64) func(*flowRow) string {
 	return func(r *flowRow) string {
 		var n [2]uint64
@@ -74,7 +75,7 @@ func (t *table) flowBytes(sender, receivers bool, counter func(*FlowSide) uint64
 	}
 }
 
-// drops lists dropped packets by reason, as counted by the end that counted more.
+// drops lists dropped packets by reason, for each reason the larger of the senders' and the receivers' sums.
 func (r *flowRow) drops() string {
 	drops := map[string]uint64{}
 	for _, counted := range []map[string]uint64{r.tx[1].Drops, r.rx[1].Drops} {
@@ -89,8 +90,9 @@ func (r *flowRow) drops() string {
 	return strings.Join(list, ", ")
 }
 
-// flows adds the table of the flows that moved most: with bits per second since before, or in total without
-// t.bits. before may be nil.
+// flows adds the table of the flows that moved most, with the sums of other flows and the hints, unless now is nil or
+// no flow is worth a row. The table has bits per second since before, or, without t.bits, bytes in total; DROPS is a
+// total in both cases. before may be nil.
 func (t *table) flows(before, now *Flows) {
 	if now == nil {
 		return
@@ -135,7 +137,7 @@ func (t *table) flows(before, now *Flows) {
 
 func (f *Flow) id() string { return f.Proto + " " + f.From + " " + f.To }
 
-// owner returns the name of a flow's port, or of several ports their number.
+// owner returns, with a space behind it, the name of the only side's port, or the number of ports; "" without a side.
 func owner(sides []FlowSide) string {
 	switch len(sides) {
 	case 0:
@@ -146,7 +148,7 @@ func owner(sides []FlowSide) string {
 	return fmt.Sprintf("%d ports ", len(sides))
 }
 
-// tokensHeld returns nil if the number is unknown.
+// tokensHeld returns the sum of Held at the receivers; nil if no receiver has it.
 func (f *Flow) tokensHeld() (n *int) {
 	for i := range f.RX {
 		if h := f.RX[i].Held; h != nil {

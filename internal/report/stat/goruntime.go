@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// runtimeMetric is a sum of metrics of package runtime/metrics.
+// runtimeMetric is a metric whose value is the sum of metrics of package runtime/metrics (sources).
 type runtimeMetric struct {
 	name, help string
 	sources    []string
@@ -30,7 +30,7 @@ var runtimeMetrics = []runtimeMetric{
 	memStats("alloc_bytes", "Number of bytes allocated in heap and currently in use.", heapObjects),
 	memStats("alloc_bytes_total", "Total number of bytes allocated in heap until now, even if released already.",
 		"/gc/heap/allocs:bytes"),
-	// client_golang misspells this metric's name in the help, too.
+	// ":byte" is a mistake in client_golang's help, to which this help is equal.
 	memStats("sys_bytes", "Number of bytes obtained from system. Equals to /memory/classes/total:byte.",
 		"/memory/classes/total:bytes"),
 	memStats("mallocs_total", "Total number of heap objects allocated, both live and gc-ed. Semantically a counter "+
@@ -84,8 +84,7 @@ func sourced(name, source string) runtimeMetric {
 	return runtimeMetric{name, help, []string{source}}
 }
 
-// collectGo adds the metrics of Go's runtime, with client_golang's names and helps, so that its dashboards
-// work.
+// collectGo adds metrics of Go's runtime with client_golang's names and helps, so that dashboards made for these work.
 func collectGo(x *exposition) {
 	x.add("go_info", "Information about the Go environment.", 1, "version", runtime.Version())
 	x.add("go_goroutines", "Number of goroutines that currently exist.", float64(runtime.NumGoroutine()))
@@ -100,7 +99,7 @@ func collectGo(x *exposition) {
 	x.add("go_memstats_last_gc_time_seconds", "Number of seconds since 1970 of last garbage collection.",
 		float64(pauses.LastGC.UnixNano())/1e9)
 
-	var samples []metrics.Sample // for one Read, at one moment
+	var samples []metrics.Sample // of all metrics, for one call of Read
 	for _, m := range runtimeMetrics {
 		for _, name := range m.sources {
 			samples = append(samples, metrics.Sample{Name: name})

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// A map has units of a page or more, at most mostUnits.
+// A GPUMap divides a GPU's memory into at most mostUnits units of equal size, a page or more.
 const (
 	pageSize  = 4096
 	mostUnits = 2048
@@ -24,12 +24,12 @@ const (
 	stateSend   = "send"
 )
 
-// gpuMaps remembers which units of GPU memory each queue has posted: a unit that was posted and is no longer is
-// held.
+// gpuMaps remembers which units of GPU memory each receive queue has posted, as far as it has read the ring: such a
+// unit that is no longer posted is held.
 type gpuMaps struct {
 	mu        sync.Mutex
 	seen      map[seenOf]*bitmap
-	forgotten uint64 // calls of forget: units that were read before the last call are not remembered
+	forgotten uint64 // number of calls of forget; if it changes while queue reads a ring, queue remembers nothing
 }
 
 type seenOf struct {
@@ -54,7 +54,7 @@ func (m *gpuMaps) forget(port string, queue int) {
 	}
 }
 
-// unitOf returns the size of a unit, a power of two, for a GPU's memory of this size.
+// unitOf returns the bytes of a unit, a power of two, for a GPU's memory of size bytes.
 func unitOf(size uint64) uint64 {
 	unit := uint64(pageSize)
 	for unit*mostUnits < size {
@@ -63,7 +63,7 @@ func unitOf(size uint64) uint64 {
 	return unit
 }
 
-// read returns the maps of all GPUs of a lab.
+// read returns the maps of all GPUs of a lab, and remembers which units are posted now.
 func (m *gpuMaps) read(l *lab.Lab) []GPUMap {
 	out := []GPUMap{}
 	for _, x := range l.Machines() {
@@ -100,11 +100,11 @@ func (m *gpuMaps) look(p *lab.Port) {
 
 type view struct {
 	gpu   *lab.GPUMemory
-	size  uint64        // in bytes
-	units []MemoryRange // without Off and Len; nil: look needs none
+	size  uint64        // of a unit, in bytes
+	units []MemoryRange // one for each unit, without Off and Len; nil in look, which makes no map
 }
 
-// ranges joins adjacent equal units.
+// ranges returns the map: ranges of adjacent equal units, without units that have no state.
 func (v *view) ranges() GPUMap {
 	out := GPUMap{GPU: v.gpu.Name, Bytes: v.gpu.Size(), Ranges: []MemoryRange{}}
 	for i := 0; i < len(v.units); {
@@ -137,12 +137,13 @@ func (v *view) sends(port string, s *control.State) {
 	}
 }
 
-// queue marks the units that a receive queue has posted now or before, and remembers them.
+// queue marks the units that a receive queue has posted now, or earlier since forget. It remembers the units posted
+// now, unless forget is called meanwhile: then it marks only these.
 func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	m.mu.Lock()
 	before := m.forgotten
 	m.mu.Unlock()
-	posted := make([]*bitmap, len(views)) // nil: none of that GPU's memory
+	posted := make([]*bitmap, len(views)) // of each view; nil: nothing of its GPU's memory is posted
 	p.NIC().Posted(q, func(segments []dma.Segment) {
 		for _, s := range segments {
 			k := slices.IndexFunc(views, func(v *view) bool { return v.gpu.ID() == s.GPU() })
@@ -171,7 +172,7 @@ func (m *gpuMaps) queue(p *lab.Port, q int, binding uint32, views []*view) {
 	}
 }
 
-// remember adds posted to the units that the queue has posted before, and returns all; nil: none. Under mu.
+// remember adds posted to the units that the queue has posted before, and returns all; nil: none. The caller holds mu.
 func (m *gpuMaps) remember(key seenOf, posted *bitmap) *bitmap {
 	seen := m.seen[key]
 	if posted == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// A flow with less payload in host memory than worthAHint gives no hint about that. For a flow without payload in
-// GPU memory, at a port with such payload, the minimum is worthBeside.
+// A flow with less payload in host memory than worthAHint gives no hint about that. For a flow with none of its payload
+// in GPU memory, the minimum is worthBeside if other flows' payload at the port went to GPU memory.
 const (
 	worthAHint  = 64 << 10
 	worthBeside = 1 << 20
@@ -68,7 +68,8 @@ func hints(list []Flow) (out []string) {
 	return out
 }
 
-// whyHost returns why payload went to host memory at a port that has queues with GPU memory.
+// whyHost returns a probable reason why all payload of a flow went to host memory at a port that has queues with GPU
+// memory.
 func whyHost(s *FlowSide) string {
 	for _, q := range s.Queues {
 		if slices.Contains(s.Bound, q) {
@@ -96,7 +97,7 @@ var dropMeanings = map[string]string{
 	"stopped":     ": the receiver, or its queue, was not there",
 }
 
-// dropMeaning explains a reason of drops. tokens is what the flow's receiver holds; nil: unknown.
+// dropMeaning explains a reason of drops. tokens is how many tokens the flow's receivers hold; nil: unknown.
 func dropMeaning(reason string, tokens *int) string {
 	meaning := reason + dropMeanings[reason]
 	switch {

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// askHolders asks the guests at the same time which connections hold tokens. The result has the ports whose
-// guest has answered.
+// askHolders asks the guests at the same time which of their connections hold tokens; its context gives them
+// limits.Tokens.Here(). The result has the answers by port's name, without guests that have not answered.
 func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	ctx, cancel := context.WithTimeout(context.Background(), limits.Tokens.Here())
 	defer cancel()
@@ -37,14 +37,15 @@ func askHolders(ports []Port, name func(i int) string) map[string][]devmem.Holde
 // askFunc is askHolders or answers.latest. name returns the name of ports[i].
 type askFunc func(ports []Port, name func(i int) string) map[string][]devmem.Holder
 
-// answers has the guests' last answers.
+// answers has the guests' last answers, by port's name.
 type answers struct {
 	mu     sync.Mutex
 	last   map[string][]devmem.Holder // under mu; nil: none yet, or forgotten
-	asking chan struct{}              // under mu: closed when the guests have answered; nil: no request
+	asking chan struct{}              // under mu: closed when askHolders has returned; nil: no request is under way
 }
 
-// latest returns the last answers, and starts a request to the guests unless one is under way.
+// latest returns the answers to the last request that has ended, and starts a request to the guests unless one is under
+// way. It does not wait for answers.
 func (a *answers) latest(ports []Port, name func(i int) string) map[string][]devmem.Holder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,8 +75,8 @@ func (a *answers) forget() {
 	a.last = nil
 }
 
-// held sets FlowSide.Held of a TCP flow at each port that has received payload in device memory and whose guest
-// has answered.
+// held sets FlowSide.Held of a TCP flow at each port that has received payload of it in registered GPU buffers (Device)
+// and whose guest has answered.
 func (f *Flow) held(holders map[string][]devmem.Holder) {
 	for i := range f.RX {
 		s := &f.RX[i]

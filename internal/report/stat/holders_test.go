@@ -22,7 +22,7 @@ func TestPageWaitsForNoGuest(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Services: []lab.Service{s.Watch}}))(t)
 	name, shown := w.Port(0).Name, make(chan struct{})
 	asked := make(chan struct{}, 10)
-	w.Port(0).SetHolders(func(context.Context) ([]devmem.Holder, error) { // a guest that ignores its context
+	w.Port(0).SetHolders(func(context.Context) ([]devmem.Holder, error) { // it ignores its context, as a guest may
 		asked <- struct{}{}
 		select {
 		case <-shown:

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// fullAccounts returns accounts with all rows in use. Flow n has n bytes, counted at one port as sent and as
-// received.
+// fullAccounts returns the accounts of that many ports, each with all flows.DefaultRows rows in use. Flow n, from 1,
+// has n bytes of payload, counted at one port as sent and as received.
 func fullAccounts(ports int) (list []portFlows) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for p := range ports {
@@ -39,7 +39,7 @@ func fullAccounts(ports int) (list []portFlows) {
 // Invariant: vnic stat: A page has the 200 flows that moved most, with the same values as in the
 // complete list, and the number of the others.
 func TestLargestFlows(t *testing.T) {
-	acks := func() []portFlows { // of the largest flow, in its reverse flow
+	acks := func() []portFlows { // full accounts, and a row of the largest flow's reverse flow with an acknowledgment
 		list := fullAccounts(3)
 		r := flows.Row{Flow: reverse(list[2].rows[0].Rows[0].Flow), Peer: flows.Peer{Known: true, Ack: 900, Window: 5}}
 		for _, x := range list[2].rows[1].Rows {

@@ -15,15 +15,15 @@ import (
 )
 
 type links struct {
-	ports []*lab.Port // of machines whose links the lab describes
+	ports []*lab.Port // of machines that lab.Machine.Described accepts
 	rated []*lab.Edge
 	scale func() float64
 
 	mu    sync.Mutex
-	shown map[*lab.Edge]lab.Carried // under mu: what read returned last
+	shown map[*lab.Edge]lab.Carried // under mu: the highest counts that read has seen
 }
 
-// newLinks returns nil if the lab describes no machine's links.
+// newLinks returns nil if lab.Machine.Described accepts no machine that has ports.
 func newLinks(l *lab.Lab) *links {
 	x := &links{rated: l.Edges(), scale: l.Clock().Scale, shown: make(map[*lab.Edge]lab.Carried)}
 	for _, m := range l.Machines() {
@@ -37,7 +37,8 @@ func newLinks(l *lab.Lab) *links {
 	return x
 }
 
-// read returns the counters of the links, sorted by name. No counter decreases, although read is not atomic.
+// read returns the counters of the links that have a rate or have carried bytes, sorted by name. No counter decreases
+// from one read to the next, although read is not atomic. scale is nil if no link has a rate.
 func (x *links) read() (list []LabLink, scale *float64) {
 	now := make(map[*lab.Edge]lab.Carried)
 	for _, e := range x.rated {
@@ -85,7 +86,7 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 			switch {
 			case r.now.Rate == 0:
 				return ""
-			case t.bits: // a batch counts all its busy time when it begins: this may exceed 100 %
+			case t.bits: // a batch counts all its busy time when it begins: the quotient may exceed 100 %
 				return fmt.Sprintf("%.0f %%", min(100*r.busy/t.seconds, 100))
 			}
 			return fmt.Sprintf("%.2f s", r.busy)
@@ -93,7 +94,8 @@ func (t *table) linkColumns() report.Columns[linkRow] {
 	}
 }
 
-// carried formats bytes of a link. Lab files give the rate of a memory in bytes, so its cell is in bytes too.
+// carried formats bytes that a link has carried, with t.bits as a rate: of a memory in bytes per second, as lab files
+// give its rate, of other links in bits per second.
 func (t *table) carried(r *linkRow, before, now uint64) string {
 	if t.bits && strings.HasSuffix(r.now.Name, " memory") {
 		return humanize.Bytes(uint64(t.rate(before, now)+0.5)) + "/s"
@@ -101,7 +103,7 @@ func (t *table) carried(r *linkRow, before, now uint64) string {
 	return t.bytes(before, now)
 }
 
-// links adds the table of the busiest links.
+// links adds the table of the busiest links, at most mostLinks, without links that have carried nothing.
 func (t *table) links(before, now *Snapshot) {
 	old := make(map[string]*LabLink)
 	for i := range before.Links {

@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// linkTable returns the part of the table about links, without alignment.
+// linkTable returns the table from the heading of the links on, without alignment, or "links" if there is no such
+// heading.
 func linkTable(t *testing.T, before, now *Snapshot) string {
 	var out bytes.Buffer
 	testkit.OK(t, Table(&out, before, now))
@@ -76,7 +77,7 @@ func TestLinksNeverGoBack(t *testing.T) {
 	defer l.Close()
 	x := newLinks(l)
 	list, scale := x.read()
-	if len(list) != 4 || scale == nil || *scale != 1 { // only the links of the NICs have a rate, in each direction
+	if len(list) != 4 || scale == nil || *scale != 1 { // only the links of two NICs have a rate, in each direction
 		t.Fatalf("%+v, %v", list, scale)
 	}
 	for _, e := range l.Edges() {

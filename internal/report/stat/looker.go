@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/internal/lab"
 )
 
-// The looker must read a ring before data uses its buffers up (gpuMaps): after ask it reads a port's rings
-// looks times, lookPause apart.
+// The looker must read a ring before received data uses up the ring's buffers (gpuMaps): after ask it reads a port's
+// rings looks times, lookPause apart.
 const (
 	looks     = 5
 	lookPause = 20 * time.Millisecond
@@ -25,7 +25,8 @@ type looker struct {
 	stopped bool
 }
 
-// ask makes the looker read a port's rings. It takes no lock of a NIC: its callers may hold one.
+// ask makes a goroutine of the looker read a port's rings, unless stop was called. ask takes no lock of a NIC: its
+// callers may hold one.
 func (k *looker) ask(p *lab.Port) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -55,7 +56,7 @@ func (k *looker) run(p *lab.Port) {
 	}
 }
 
-// next counts a reading, and reports whether it is due.
+// next counts down the readings of a port that are left, and reports whether one was left.
 func (k *looker) next(p *lab.Port) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

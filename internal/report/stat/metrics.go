@@ -21,7 +21,7 @@ func (s *Snapshot) collect(x *exposition) {
 		x.add("vnic_lab_scale", "How many times slower than their rates links of the lab are; 0: they are not slow.",
 			*s.Scale)
 	}
-	for i := range s.Links { // link_ is the prefix of ports' wires
+	for i := range s.Links { // vnic_lab_link_, as vnic_link_ is the prefix of the metrics of ports' wires
 		l := &s.Links[i]
 		add := func(name, help string, v float64) { x.add("vnic_lab_link_"+name, help, v, "link", l.Name) }
 		add("payload_bytes_total",
@@ -36,7 +36,7 @@ func (s *Snapshot) collect(x *exposition) {
 	}
 }
 
-// countFunc counts a sample; labels are pairs of name and value.
+// countFunc adds a sample with the value n; labels are pairs of name and value.
 type countFunc func(name, help string, n uint64, labels ...string)
 
 func (p *PortCounters) collect(x *exposition) {
@@ -101,7 +101,7 @@ func (p *PortCounters) collect(x *exposition) {
 
 const metricsFlag = "--metrics"
 
-// Check returns an error if an option is wrong, which names the user's flag.
+// Check returns an error, which names the user's flag, if Metrics is neither "" nor HOST:PORT.
 func (o *Options) Check() error {
 	return httpserver.CheckAddr(metricsFlag, o.Metrics, "localhost:9118")
 }

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// observed adds events for what a port's driver sets up or removes.
+// observed is a port's observer. For changes that the port's driver makes it adds events, deletes records of maps, and
+// calls look.
 type observed struct {
 	port   string
 	events *events
@@ -56,8 +57,8 @@ func (o *observed) Changed(before, now *control.State) {
 	}
 }
 
-// added returns the elements that only the second list has. Both are sorted by ID (control.State). It takes
-// linear time: the caller holds a lock of the port.
+// added returns the elements of now with IDs that before lacks. Both lists are sorted by ID (control.State). added
+// takes linear time, as the caller holds a lock of the port.
 func added[T any](before, now []T, id func(*T) uint32) (list []T) {
 	k := 0
 	for i := range now {

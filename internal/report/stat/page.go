@@ -10,12 +10,13 @@ import (
 	"vnic.dev/vnic/internal/lab/pcie"
 )
 
-// Page is what the web page shows of a vnic at one moment. Its JSON keys may change with each version.
+// Page is what the web page (internal/report/page) shows of a vnic at one moment. The JSON keys besides Snapshot's may
+// change with each version.
 type Page struct {
 	*Snapshot
 	Machines []Machine `json:"machines"`
 	Memory   []GPUMap  `json:"memory"`
-	Events   []Event   `json:"events"` // the last events of each port, oldest first
+	Events   []Event   `json:"events"` // the latest events of each port, oldest first (events.read)
 }
 
 // Machine is a guest's hardware.
@@ -26,11 +27,11 @@ type Machine struct {
 	GPUs []PageGPU  `json:"gpus"`
 }
 
-// TreeNode is a part of a machine's PCIe tree.
+// TreeNode is a socket, switch or device in a machine's PCIe tree.
 type TreeNode struct {
 	Name  string `json:"name"`
-	Kind  string `json:"kind"`
-	Below string `json:"below,omitempty"` // "" for a socket
+	Kind  string `json:"kind"`            // "socket", "switch", "gpu", "nic" or "other"
+	Below string `json:"below,omitempty"` // Name of the node above it; "" for a socket
 }
 
 // NIC is a NIC of a machine.
@@ -40,7 +41,7 @@ type NIC struct {
 	MAC   string     `json:"mac"`
 	Addrs []string   `json:"addrs"`
 	MTU   int        `json:"mtu"`
-	Place string     `json:"place,omitempty"` // TreeNode.Name of the NIC
+	Place string     `json:"place,omitempty"` // TreeNode.Name of the NIC; "": the lab describes none
 	Paths []PagePath `json:"paths"`           // to the NIC's GPUs
 }
 
@@ -58,35 +59,37 @@ type PageGPU struct {
 	Place string `json:"place,omitempty"`
 }
 
-// GPUMap shows the ranges of a GPU's memory that NICs use. The NIC may write to a "posted" range. A "held"
-// range was posted and is no longer. A "send" range belongs to a binding for transmit. Other memory is free.
+// GPUMap shows the ranges of a GPU's memory that NICs are known to use. The NIC (MemoryRange.Port) may write to a
+// "posted" range. A "held" range was posted and is no longer. A "send" range belongs to a binding for transmit.
 type GPUMap struct {
 	GPU    string        `json:"gpu"` // PageGPU's name
 	Bytes  uint64        `json:"bytes"`
 	Ranges []MemoryRange `json:"ranges"` // by offset, without overlap
 }
 
-// MemoryRange is a range of a GPU's memory, in whole pages.
+// MemoryRange is a range of a GPU's memory. Off and Len are multiples of a unit: a page, or more in large GPUs. A unit
+// counts as used if a part of it is.
 type MemoryRange struct {
 	Off     uint64 `json:"off"` // bytes
 	Len     uint64 `json:"len"`
 	State   string `json:"state"`             // see GPUMap
 	Port    string `json:"port"`              // NIC.Name
 	Queue   int    `json:"queue"`             // receive queue; -1 for "send"
-	Binding uint32 `json:"binding,omitempty"` // ID; 0: no command of vnic's driver made one
+	Binding uint32 `json:"binding,omitempty"` // ID: for "send" of the range's binding, else of the queue's newest; 0: none
 }
 
 // Event is something that has happened in a lab.
 type Event struct {
 	Seq  uint64    `json:"seq"` // from 1 on
 	Time time.Time `json:"time"`
-	Port string    `json:"port,omitempty"` // the port or link that the event is about
+	Port string    `json:"port,omitempty"` // the port, or the GPU, that the event is about
 	Kind string    `json:"kind"`
 	Text string    `json:"text"`
 }
 
-// Page reads what the web page shows, and waits for no guest: token counts are the guests' latest answers. Any
-// goroutine may call it until Close. After the lab has ended it returns the last Page, with the current events.
+// Page reads what the web page shows, and waits for no guest's answer: token counts are the guests' latest answers. Any
+// goroutine may call it until Close. From the end of a lab until SetPorts sets other ports, it returns the Page of that
+// end with the present events.
 func (s *Server) Page() *Page {
 	if last := s.last.Load(); last != nil && s.ports.Load() == nil {
 		p := *last

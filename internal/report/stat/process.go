@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// userHZ is the unit of times in /proc/PID/stat: USER_HZ, 100 on amd64 and arm64.
+// userHZ is how many units of the times in /proc/PID/stat are a second: USER_HZ, 100 on amd64 and arm64.
 const userHZ = 100
 
 // collectProcess adds the metrics of this process, with the names and helps of Prometheus's client libraries
 // (https://prometheus.io/docs/instrumenting/writing_clientlibs/#process-metrics), as far as /proc can be read.
 func collectProcess(x *exposition) {
-	// proc_pid_stat(5), from the third field on: the second may contain any character.
+	// Indices of fields of proc_pid_stat(5), from the third field on: the second may contain any character.
 	const utime, stime, starttime, vsize, rss = 14 - 3, 15 - 3, 22 - 3, 23 - 3, 24 - 3
 	text := procFile("/proc/self/stat")
 	if f := floats(text[strings.LastIndexByte(text, ')')+1:]); len(f) > rss {
@@ -29,7 +29,7 @@ func collectProcess(x *exposition) {
 	}
 	if d, err := os.Open("/proc/self/fd"); err == nil {
 		if names, err := d.Readdirnames(-1); err == nil {
-			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own
+			x.add("process_open_fds", "Number of open file descriptors.", float64(len(names)-1)) // without d's own descriptor
 		}
 		_ = d.Close()
 	}
@@ -39,7 +39,7 @@ func collectProcess(x *exposition) {
 		if f := strings.Fields(columns); len(f) == 0 {
 			return
 		} else if f[0] == "unlimited" {
-			x.add(name, help, 1<<64) // as in the client libraries
+			x.add(name, help, 1<<64) // as client_golang does for unlimited
 		} else {
 			x.add(name, help, floats(f[0])[0])
 		}

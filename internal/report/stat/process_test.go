@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The metrics of the process agree with the values that package procfs reads.
+// The metrics of the process, except open_fds, agree with the values that package procfs reads, but for changes between
+// the readings.
 func TestProcessIsThatOfProcfs(t *testing.T) {
 	p := testkit.Must(procfs.Self())(t)
 	before := testkit.Must(p.Stat())(t)
@@ -34,7 +35,7 @@ func TestProcessIsThatOfProcfs(t *testing.T) {
 		{"virtual_memory_bytes", float64(before.VirtualMemory()), float64(after.VirtualMemory())},
 		{"resident_memory_bytes", float64(before.ResidentMemory()), float64(after.ResidentMemory())},
 	} {
-		const slack = 16 << 20 // memory that the runtime maps or frees between two readings
+		const slack = 16 << 20 // bytes that the runtime may map or free between two readings
 		low, high := min(c.a, c.b), max(c.a, c.b)
 		if c.name != "cpu_seconds_total" {
 			low, high = low-slack, high+slack

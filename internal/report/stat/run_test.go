@@ -35,7 +35,7 @@ func TestCountersOfARun(t *testing.T) {
 	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
 	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
 	o.Stage = func(step run.Step) {
-		if step.Stage == "verify" { // all has arrived, and nothing more is sent
+		if step.Stage == "verify" { // the payload has arrived, and no more is sent
 			text, page = metrics(), s.Page()
 			var err error
 			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
@@ -95,7 +95,8 @@ func TestCountersOfARun(t *testing.T) {
 	}
 }
 
-// checkFlows: the first flow moved size bytes between GPUs' memory, with its rule.
+// checkFlows checks that the first flow moved size bytes from A's GPU memory to B's by a rule, that there are no hints,
+// and that FlowTable shows the flow.
 func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	t.Helper()
 	if f == nil || len(f.List) == 0 {
@@ -118,7 +119,7 @@ func checkFlows(t *testing.T, f *stat.Flows, size uint64) {
 	}
 }
 
-// checkPage checks hardware, the use of memory, and events of the set-up.
+// checkPage checks a page's hardware, ranges of GPU memory, and events of the set-up.
 func checkPage(t *testing.T, p *stat.Page) {
 	t.Helper()
 	if len(p.Machines) != 2 || len(p.Machines[1].NICs) != 1 || len(p.Machines[1].GPUs) != 1 ||
@@ -208,7 +209,7 @@ func TestTokensHeldAreTold(t *testing.T) {
 				}
 			}
 		}
-		if inMap < hold*4096*3/4 { // two tokens may be in one page
+		if inMap < hold*4096*3/4 { // the payload of two tokens may be in one page
 			t.Errorf("the map has %d bytes that are held, of %d tokens: %+v", inMap, hold, memory)
 		}
 		if !strings.Contains(table, "  TOKENS HELD  ") {

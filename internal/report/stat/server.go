@@ -27,19 +27,19 @@ import (
 // maxClients is how many clients of the socket are served at a time.
 const maxClients = 32
 
-// Options of a Server.
+// Options configure a Server.
 type Options struct {
-	Command string       // such as "run", "boot" or "serve"
+	Command string       // name of the vnic command, such as "run", "boot" or "serve"
 	Metrics string       // HOST:PORT of the HTTP server for Prometheus; "": no server
 	Log     *slog.Logger // nil: no log
 
-	Sandbox func() *Sandbox // nil: the process has none
+	Sandbox func() *Sandbox // nil, or returns nil: the process has none
 
 	// Keep names the socket's file to another process, which removes the file when remove is called, and, if dir is
-	// true, also its directory, if that is empty. nil: Close removes both.
+	// true, also its directory, if that is empty. If Keep is nil or fails, Close removes both in the same way.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
-	patience time.Duration // of a request; 0: limits.LocalClient.Here()
+	patience time.Duration // for reading a request, and again for writing the answer; 0: limits.LocalClient.Here()
 }
 
 // Server shows this process's counters until Close.
@@ -48,7 +48,7 @@ type Server struct {
 	began   time.Time
 	ports   atomic.Pointer[func() []Port]
 	lab     atomic.Pointer[watched] // nil: there is no lab
-	last    atomic.Pointer[Page]    // set when the lab has ended
+	last    atomic.Pointer[Page]    // of the latest lab that has ended; nil: none has
 	events  events
 	holders answers
 
@@ -56,7 +56,7 @@ type Server struct {
 	path       string
 	listener   *net.UnixListener
 	unregister func()
-	remove     func() error // from Options.Keep; nil: Close removes the socket
+	remove     func() error // from Options.Keep; nil: Close itself removes the socket
 	metrics    *httpserver.Server
 	wg         sync.WaitGroup
 
@@ -65,8 +65,8 @@ type Server struct {
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. It returns an
-// error only if o.Metrics is wrong, or it cannot serve metrics.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics is not empty. It returns an error only if
+// o.Metrics is wrong, or it cannot serve metrics. If it cannot make the socket, it logs the reason.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
@@ -100,8 +100,8 @@ func (s *Server) SetPorts(ports func() []Port) {
 	s.ports.Store(&ports)
 }
 
-// Snapshot reads the counters of all ports, and all flows. It waits at most limits.Tokens.Here() for the guests'
-// answers about tokens.
+// Snapshot reads the counters of all ports, links and flows. The guests have limits.Tokens.Here() to answer about
+// tokens.
 func (s *Server) Snapshot() *Snapshot { return s.snapshot(0, askHolders) }
 
 // snapshot is Snapshot with at most "most" flows; 0: all.
@@ -125,7 +125,7 @@ func (s *Server) counters() (now *Snapshot, list []Port) {
 	return now, list
 }
 
-// Last returns the Page of the moment when the lab ended; nil: it has not, or there was none.
+// Last returns the Page of the end of the latest lab that has ended; nil: none has ended.
 func (s *Server) Last() *Page { return s.last.Load() }
 
 // MetricsURL returns the URL of the metrics; "" if the server has none.
@@ -136,7 +136,8 @@ func (s *Server) MetricsURL() string {
 	return s.metrics.URL() + "metrics"
 }
 
-// Close ends the server, its socket, and the goroutines that serve clients.
+// Close closes the HTTP server, the socket and its clients' connections, waits for the goroutines that serve these, and
+// removes the socket's file and, if it is empty, directory.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.Close(0)
@@ -198,7 +199,7 @@ func (s *Server) listenIn(path string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
 	}
-	l.SetUnlinkOnClose(false) // Server.Close removes the file
+	l.SetUnlinkOnClose(false) // Server.Close removes the file, or calls remove
 	s.dir, s.path, s.listener = d, path, l
 	atEnd := func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) }
 	if s.opt.Keep != nil {
@@ -234,7 +235,7 @@ func (s *Server) accept() {
 	}
 }
 
-// enter registers a client for Close; false: the server is closed or has maxClients.
+// enter registers a client, whose connection Close closes. It returns false if the server is closed or has maxClients.
 func (s *Server) enter(c *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +246,8 @@ func (s *Server) enter(c *net.UnixConn) bool {
 	return true
 }
 
-// answer answers a client's request. A client that sends no message is refused as one with another version of
-// the protocol.
+// answer answers a client's request. If it cannot read a message, it refuses the client like one with another version
+// of the protocol.
 func (s *Server) answer(c *net.UnixConn) {
 	_ = c.SetReadDeadline(time.Now().Add(s.opt.patience))
 	in := jsonlines.Protocol{Version: protocol, MaxLine: maxRequest, Who: "who asks",

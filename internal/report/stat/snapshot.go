@@ -1,6 +1,6 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server's socket is named after the process, in a private directory of this user. A client sends one request,
+// A Server's socket is named after the process's id, in a private directory of this user. A client sends one request,
 // and the server answers (package jsonlines) and closes the connection.
 package stat
 
@@ -19,17 +19,18 @@ import (
 
 // Port is a port of the switch, with the sources of its counters.
 type Port struct {
-	Kind string     // "virtio", "gve", "host", "uplink"
+	Kind string     // "virtio" or "gve" (the NIC's model), "host" or "uplink"
 	MAC  wire.MAC   // zero: the port has no MAC address of its own
 	NIC  *nic.Port  // nil: no queues
-	Link *wire.Link // if NIC is nil
-	Name string     // "": the link's name
+	Link *wire.Link // set if NIC is nil
+	Name string     // "": the NIC's name, or without a NIC the link's
 
 	Gateway func() gateway.Stats // nil: the port is no gateway
 
-	Memory func() (bytes uint64, counted bool) // host memory that the frontend's memory occupies; nil: not counted
+	Memory func() (bytes uint64, counted bool) // what the frontend's shared memory occupies on the host; nil: not counted
 
-	// Holders asks the guest which of its connections hold tokens; nil: there is no way.
+	// Holders asks the guest which of its connections hold tokens; known is false if it has not answered. nil: the guest
+	// cannot be asked.
 	Holders func(ctx context.Context) (list []devmem.Holder, known bool)
 }
 
@@ -48,13 +49,13 @@ type Snapshot struct {
 	Flows   *Flows         `json:"flows,omitempty"` // nil: no port counts flows
 }
 
-// LabLink is one direction of a link of the lab that packets can cross, or a memory.
+// LabLink is one direction of a link of the lab, or a socket's memory, with a rate or bytes that it has carried.
 type LabLink struct {
 	Name    string  `json:"name"`           // "a.nic0 up", "a.s0 memory"; the wire: "a.nic0 out", "a.nic0 in"
 	Rate    float64 `json:"rate,omitempty"` // bytes per second, by the lab file; 0: none
 	Payload uint64  `json:"payload_bytes"`  // at each crossing, retransmissions included
 	Bytes   uint64  `json:"bytes"`          // with headers, ring accesses, and the framing of PCIe and wires
-	Busy    float64 `json:"busy_seconds"`   // how long packets occupied the link; 0: no rate
+	Busy    float64 `json:"busy_seconds"`   // how long packets and GPUs' copies have occupied the link; 0 without a rate
 }
 
 // Sandbox is the state of the process's sandbox (package broker).
@@ -93,18 +94,20 @@ type LinkCounters struct {
 	Drops map[string]uint64 `json:"drops"` // by wire.DropReason, without zeros
 }
 
-// Gateway counts guests' flows, DNS questions and datagrams that a gateway refused, ended or lost.
+// Gateway counts flows, DNS questions and datagrams, of guests or for them, that a gateway refused, ended, lost or
+// could not deliver.
 type Gateway struct {
-	// Refused counts flows, questions and datagrams beyond the gateway's bounds.
+	// Refused counts connections, flows, questions and datagrams beyond the gateway's limits.
 	Refused uint64 `json:"refused"`
-	// Evicted counts flows, questions and datagrams that the gateway ended to make room for others.
+	// Evicted counts connections, flows, questions and datagrams that the gateway ended to make room for others.
 	Evicted uint64 `json:"evicted"`
 	// Unreached counts connections, flows and datagrams whose other end the gateway could not reach, and connections
 	// that a guest did not confirm.
 	Unreached uint64 `json:"unreached"`
-	// LostDatagrams counts datagrams lost for lack of room, or because their guest did not resolve.
+	// LostDatagrams counts datagrams and echo replies lost for lack of room, because the guest was not found by ARP or
+	// ND, or because their flow had ended.
 	LostDatagrams uint64 `json:"lost_datagrams"`
-	// Denied counts flows and DNS questions that the gateway's policy refuses, by gateway.Rule.
+	// Denied counts guests' attempts to reach addresses that the gateway's Policy or Own refuses, by gateway.Rule.
 	Denied map[string]uint64 `json:"denied"`
 }
 
@@ -116,7 +119,7 @@ type GPU struct {
 	Registered uint64 `json:"registered_bytes"`
 }
 
-// Queue is a queue pair, as the guest sees it.
+// Queue has the counters of a queue pair: rx and tx are the guest's receive and transmit.
 type Queue struct {
 	Index int       `json:"index"`
 	Split bool      `json:"split"` // the receive queue splits headers off
@@ -124,7 +127,7 @@ type Queue struct {
 	TX    Direction `json:"tx"`
 }
 
-// snapshot reads the counters of all ports, without flows.
+// snapshot reads the counters of all ports, and leaves Links, Scale, Flows and Sandbox zero.
 func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	now := time.Now()
 	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
@@ -132,7 +135,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 	names := map[string]int{}
 	for _, p := range ports {
 		c := p.read()
-		if names[c.Name]++; names[c.Name] > 1 { // labels of metrics must be unique
+		if names[c.Name]++; names[c.Name] > 1 { // metrics of two ports must differ in their labels
 			c.Name = fmt.Sprintf("%s#%d", c.Name, names[c.Name])
 		}
 		s.Ports = append(s.Ports, c)

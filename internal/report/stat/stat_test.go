@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// place sets a directory of sockets that does not exist yet.
+// place sets EnvDir to a directory that does not exist yet, and returns the directory.
 func place(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -118,7 +118,7 @@ func TestClientThatNeverReads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.Close() // others still keep their connections open
+	s.Close() // the other half of the clients still keep their connections open
 	for _, c := range held {
 		_ = c.Close()
 	}
@@ -180,7 +180,7 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// A living process without a listener may be about to listen.
+// The socket of a living process without a listener stays: the process may be about to listen.
 //
 // Invariant: vnic stat: The socket of a killed vnic is removed.
 func TestStaleSocketsAreSwept(t *testing.T) {
@@ -301,7 +301,8 @@ func TestScrapesAtOnceAreBounded(t *testing.T) {
 	oneTooMany(t, "/metrics", scrapesAtOnce, "Limit of concurrent requests reached (4), try again later.\n")
 }
 
-// oneTooMany requests a page while the maximum is being answered.
+// oneTooMany checks that, while most requests for path are being answered, one more gets refusal and status 503, and
+// that a later one is answered.
 func oneTooMany(t *testing.T, path string, most int, refusal string) {
 	t.Helper()
 	place(t)

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/internal/report"
 )
 
-// Table writes a table of counters: rates per second between before and now, or, if before is nil or of another
-// process, the values since the process began.
+// Table writes tables of now's ports, links and flows: rates per second between before and now, or totals since the
+// process began if before is nil, of another process, or not older than now.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
@@ -52,7 +52,7 @@ func Table(w io.Writer, before, now *Snapshot) error {
 type table struct {
 	text    strings.Builder
 	seconds float64
-	bits    bool // show bits per second
+	bits    bool // show rates per second, of bytes as bits
 }
 
 func (t *table) printf(format string, args ...any) { fmt.Fprintf(&t.text, format, args...) }
@@ -72,7 +72,8 @@ func (t *table) amount() string {
 	return "BYTES"
 }
 
-// rate returns a counter's growth per second. A counter that has become smaller began at 0 again.
+// rate returns a counter's growth divided by t.seconds, which is 1 for totals. A counter that has become smaller began
+// at 0 again.
 func (t *table) rate(before, now uint64) float64 {
 	if before > now {
 		before = 0
@@ -92,7 +93,7 @@ func (t *table) bytes(before, now uint64) string {
 	return humanize.IBytes(uint64(n + 0.5))
 }
 
-// bitRate formats n bits per second with an SI prefix and three digits; a number without a prefix is whole.
+// bitRate formats n bits per second with an SI prefix and about three digits; a number without a prefix is whole.
 func bitRate(n float64) string {
 	n, prefix := humanize.ComputeSI(n)
 	digits := 0
@@ -110,7 +111,7 @@ type portRow struct {
 	shown             []string // headings of the counters to show; nil: all
 }
 
-// portColumns has all bytes after the packets.
+// portColumns returns a column for each of directionCounters, with the sum of all bytes after the packets.
 func (t *table) portColumns() report.Columns[portRow] {
 	list := report.Columns[portRow]{
 		{Title: "PORT", Text: func(r *portRow) string { return r.port }},
@@ -167,7 +168,7 @@ func (t *table) portRows(before, now *Snapshot) (rows []portRow) {
 	return rows
 }
 
-// find returns the port's counters, or counters of 0.
+// find returns the counters of the port with this name, or zero counters if s has no such port.
 func (s *Snapshot) find(name string) *PortCounters {
 	if i := slices.IndexFunc(s.Ports, func(p PortCounters) bool { return p.Name == name }); i >= 0 {
 		return &s.Ports[i]

@@ -18,8 +18,8 @@ type watched struct {
 	looker *looker
 }
 
-// Watch makes s show the ports on a lab's switch, and the lab's links if it describes any, until the result is
-// closed. It is a lab.Service.
+// Watch makes s show the ports on the lab's switch, their events, GPU memory, and, if the lab describes any, links,
+// until the result is closed. It is a lab.Service.
 func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	ports := map[wire.Port]*lab.Port{}
 	for _, p := range l.Ports() {
@@ -27,7 +27,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	}
 	s.SetPorts(func() (list []Port) {
 		for _, link := range l.Switch().Links() {
-			p := Port{Kind: "host", Link: link} // a gateway: the host is behind it
+			p := Port{Kind: "host", Link: link} // of a gateway, behind which the host is; other ports' kinds follow
 			if g, ok := link.Port().(interface{ Stats() gateway.Stats }); ok {
 				p.Gateway = g.Stats
 			}
@@ -52,7 +52,7 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	return w, nil
 }
 
-// Close stores the last Page of the lab, and releases the lab.
+// Close stores the lab's last Page, with all flows, in the Server, and ends what Watch began.
 func (w *watched) Close() error {
 	s := w.server
 	s.last.Store(s.page(0, askHolders))
