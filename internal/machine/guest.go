@@ -21,11 +21,12 @@ import (
 
 // Config has the settings of a guest.
 type Config struct {
-	// Boot adds images and hardware; Append follows the NICs' kernel arguments.
+	// Boot sets QEMU, Kernel, Cache and Initrd, and adds the hardware; Append follows the NICs' kernel arguments.
 	qemu.Config
-	// Boot completes it from the hardware, also whether vnicgpu is in Modules. Modules nil: the Images' Modules.
+	// Boot completes it from the hardware and limits.Slow. If Modules is nil, it takes the Images' Modules. vnicgpu is
+	// then in Modules exactly if it is the driver of the machine's GPUs.
 	Agent agent.Config
-	Files io.Reader // a user's archive; may be nil
+	Files io.Reader // a user's initramfs archive, after the image; may be nil
 	// Connected gets QEMU's connections to NICs; nil: the lab's ports get them.
 	Connected func(p *lab.Port, conn *net.UnixConn)
 }
@@ -91,7 +92,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	if err != nil {
 		return nil, err
 	}
-	if limits.Slow() > max(a.Slow, 1) { // it rose meanwhile
+	if limits.Slow() > max(a.Slow, 1) { // Slow rose after the initramfs was made
 		if err := agent.TellSlow(ctx, m.Agent()); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", c.Name, err), m.Close())
 		}
@@ -111,7 +112,8 @@ func memoryOf(m *qemu.Machine) (maps []dma.Map) {
 	return maps
 }
 
-// Attach adds the hardware of a lab's machine (PCIe tree, IOMMU, GPUs and NICs) to QEMU's configuration.
+// Attach adds the hardware of a lab's machine (PCIe tree, unless hw.Bare; IOMMU, GPUs and NICs) to QEMU's
+// configuration.
 func Attach(c *qemu.Config, hw *lab.Machine) {
 	if !hw.Bare {
 		c.Tree = hw.Tree
@@ -137,19 +139,19 @@ func Netdev(p *lab.Port) qemu.Netdev {
 		XDP: p.XDP}
 }
 
-// several reports whether the kernel may have several interfaces. Each must answer only for its own addresses
+// several reports whether the guest's kernel may have several interfaces. Each must answer only for its own addresses
 // (Linux Documentation/networking/ip-sysctl.rst, arp_ignore and arp_announce).
 func several(hw *lab.Machine) bool {
 	return len(hw.Ports) > 1 && slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Kernel })
 }
 
-// Gone returns the error of a guest that has ended, or whose agent has, and closes it; nil: it runs. while
-// says what the run was doing.
+// Gone returns nil while the guest and its agent run. Otherwise it closes the guest, and returns why the guest ended.
+// If the guest powered off, the error contains while, which says what the run was doing.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil
 	}
-	select { // QEMU's end is noticed a moment later
+	select { // QEMU's end is noticed a moment after the agent's
 	case <-g.Done():
 	case <-time.After(limits.GuestEnd.Here()):
 	}

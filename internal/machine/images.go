@@ -20,7 +20,7 @@ import (
 
 // Software is what a guest needs for a NIC of a model.
 type Software struct {
-	Modules    []string // of devmem programs
+	Modules    []string // that devmem programs need
 	HugePages  int      // 2 MiB pages for a NIC; on node 0 if lab.Model.Node
 	KernelArgs string   // for the kernel's command line
 	Driver     string   // module of the NIC's interface
@@ -53,8 +53,8 @@ type Images struct {
 	note   func(format string, args ...any)
 }
 
-// Fetch finds or fetches QEMU and a kernel for NICs of these models. note gets messages for the user. The
-// caller closes the Images.
+// Fetch finds or fetches QEMU and a kernel for NICs of these models. Fetch, and later BuildImage, call note with
+// messages for the user. The caller closes the Images.
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
 	error) {
 	for _, name := range models {
@@ -71,8 +71,8 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 	return &Images{Resolved: res, from: o, note: note}, nil
 }
 
-// CheckKernel returns an error if a user's kernel does not fit NICs of these models; devmem: for device
-// memory TCP.
+// CheckKernel returns an error if a user's kernel does not fit NICs of these models: with devmem, for
+// device memory TCP, else as ordinary NICs.
 func (im *Images) CheckKernel(models []string, devmem bool) error {
 	if im.Kernel.Source != assets.SourceGiven {
 		return nil
@@ -91,9 +91,9 @@ func (im *Images) Build(ctx context.Context, modules []string, applets ...string
 	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
 }
 
-// BuildImage makes the initramfs, with the Images' cache and kernel in place of o's. It builds vnicgpu.ko if that
-// is among the modules and no file is given (EnvGPUModule), and fetches the whole kernel if an imported one lacks a
-// module (offline: an error).
+// BuildImage makes the initramfs, with the Images' cache and kernel in place of o's. It builds vnicgpu.ko, or finds
+// it in the cache, if that is among the modules and EnvGPUModule names no file. It fetches the whole kernel if an
+// imported one lacks a module (offline: an error).
 func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	if slices.Contains(o.Modules, guestimages.GPUModule) && os.Getenv(guestimages.EnvGPUModule) == "" {
@@ -124,7 +124,7 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 // busDriver is needed by virtio_net, but is not among its dependencies.
 const busDriver = "virtio_pci"
 
-// Drivers returns the modules of interfaces for a model's NICs.
+// Drivers returns the modules of the kernel's drivers for a model's NICs.
 func (im *Images) Drivers(model string) []string {
 	drivers := []string{SoftwareFor(model).Driver}
 	if model == lab.Virtio && guestimages.HasModule(im.Kernel.Modules, busDriver) {
@@ -136,7 +136,7 @@ func (im *Images) Drivers(model string) []string {
 // Size returns the initramfs's size in bytes.
 func (im *Images) Size() int64 { return im.initrd.Size }
 
-// Initrd returns a reader of the initramfs with the agent's configuration, which the caller closes.
+// Initrd returns a reader of the initramfs with the agent's configuration. The caller closes the reader.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
 // Close releases files of the cache; im may be nil.
@@ -147,8 +147,8 @@ func (im *Images) Close() error {
 	return im.Resolved.Close()
 }
 
-// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel, except
-// vnicgpu and modules that were not imported (assets.ErrPartial).
+// LacksModules reports whether an error of Build is about missing or wrong modules of the kernel, except vnicgpu. With
+// assets.Options.Offline, modules that were not imported do not count either (assets.ErrPartial).
 func LacksModules(err error) bool {
 	return !errors.Is(err, guestimages.ErrGPUModule) && (errors.Is(err, guestimages.ErrNoModule) ||
 		errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule))
@@ -163,8 +163,8 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// complete fetches the whole kernel, unless offline, after err, which is about a module that the imported kernel
-// lacks.
+// complete fetches the whole kernel after err, which is about a module that the imported kernel lacks. Offline it
+// returns an error.
 func (im *Images) complete(ctx context.Context, err error) error {
 	o := im.from
 	if o.Offline {

@@ -31,8 +31,8 @@ type archive struct {
 	keyring string
 }
 
-// findArchive takes mirror and keyring from options, environment, or the machine's apt sources, and else the
-// keyring from debianKeyrings.
+// findArchive takes the mirror, and independently the keyring, from options, else the environment, else the apt
+// sources in the directory etc. If these name no readable keyring, it is the first readable one of debianKeyrings.
 func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	a := archive{mirror: cmp.Or(o.Mirror, os.Getenv(EnvMirror)), keyring: cmp.Or(o.Keyring, os.Getenv(EnvKeyring))}
 	if a.mirror != "" && a.keyring != "" {
@@ -75,8 +75,8 @@ func (a archive) check() error {
 
 func readable(path string) bool { return unix.Access(path, unix.R_OK) == nil }
 
-// debianSource returns the URI of the first of the machine's sources that is Debian's main archive, and its
-// keyring; "": none. Without the fetched lists apt needs 20 ms instead of 800.
+// debianSource returns the URI of the first source in the directory etc that is Debian's main archive, and the keyring
+// that its Signed-By names; "": none. Without the fetched lists apt needs 20 ms instead of 800.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
 		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null",
@@ -101,8 +101,8 @@ var (
 	signedPath = regexp.MustCompile(`(?i)\bsigned-by[ \t]*[=:][^\n\]/]*(/[^\s,\]]+)`)
 )
 
-// signedBy returns the first path of Signed-By in a URI's entry of a file of sources.list(5), one-line or
-// deb822; apt-get indextargets does not name it.
+// signedBy returns the first path of Signed-By in an entry for uri in text, a file of sources.list(5), one-line or
+// deb822; "": none. apt-get indextargets does not name that path.
 func signedBy(text string, deb822 bool, uri string) string {
 	text = comments.ReplaceAllString(text, "")
 	entries := strings.Split(text, "\n")
@@ -122,8 +122,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI reports whether a URI names Debian's main archive, by the end of its path. Cloud images list
-// mirrors in debian.list (apt-transport-mirror(1)).
+// isDebianURI reports whether a URI names Debian's main archive, by its scheme and the end of its path. Cloud images
+// list mirrors in debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok {

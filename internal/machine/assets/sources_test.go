@@ -19,7 +19,7 @@ func aptSources(t *testing.T, files map[string]string) (etc string) {
 	return etc
 }
 
-// The first Debian entry of the machine's sources is used.
+// debianSource returns the mirror and keyring of the first enabled entry for Debian's main archive.
 func TestDebianIsFoundAmongSources(t *testing.T) {
 	needsApt(t)
 	for name, c := range map[string]struct {

@@ -15,11 +15,11 @@ import (
 // State is what a Fact means for a run.
 type State string
 
-// States.
+// States of a Fact.
 const (
 	Good    State = "ok"
 	Worse   State = "worse"   // with limitations, unknown, or missing and not needed now
-	Lacking State = "missing" // needed
+	Lacking State = "missing" // needed, and missing or unusable
 )
 
 // Fact is something that a machine has or lacks.
@@ -39,25 +39,26 @@ func NewFact(name string, s State, value, fix string) Fact {
 	return Fact{Name: name, OK: s == Good, State: s, Value: value, Fix: fix}
 }
 
-// listBytes is the size of apt's lists of a suite and its base.
+// listBytes estimates the size of apt's lists of a suite and of the suite that it extends.
 const listBytes = 22 << 20
 
-// Survey is the result of Look: what a run needs, and what a fetch needs.
+// Survey is the result of Look: what this machine has or lacks for a run, and for a fetch.
 type Survey struct {
 	Cache         string // directory; "" = unknown
 	QEMU          Binary // zero: none; a user's may be unusable
 	Kernel        Kernel
 	Found         []Fact // "qemu", "kernel", "nic virtio", "nic gve"
-	Means         []Fact // "packages", "mirror", "keyring", "cache", "space"
-	Ready         bool   // a QEMU and a kernel are here
-	CanFetch      bool   // missing files can be downloaded, if the mirror is reachable
-	DownloadBytes int64  // of a missing QEMU or kernel, with apt's lists
-	DiskBytes     int64  // of these, unpacked
+	Means         []Fact // "packages", "mirror", with a mirror "keyring", "cache", and, if that can be read, "space"
+	Ready         bool   // a usable QEMU and kernel are here
+	CanFetch      bool   // missing files can be downloaded, if the mirror is reachable; false if a user's file is unusable
+	DownloadBytes int64  // estimate for a missing QEMU or kernel, with apt's lists; 0: both are here
+	DiskBytes     int64  // estimate for a missing QEMU or kernel, unpacked
 
 	unusable bool // the user named an unusable file
 }
 
-// Look examines this machine. It writes no files, and uses no network.
+// Look examines this machine. It uses no network, and writes no files; it may remove a group's write permission on the
+// cache's directories (checkPath).
 func Look(ctx context.Context, o Options) *Survey {
 	dir, err := CacheDir(o)
 	s := &Survey{Cache: dir}
@@ -92,7 +93,7 @@ func (s *Survey) means(name string, state State, value, fix string) {
 	s.Means = append(s.Means, NewFact(name, state, value, fix))
 }
 
-// lacking makes a fact from an error.
+// lacking makes a fact with State Lacking from an error.
 func lacking(name string, err error) Fact {
 	var m *Missing
 	if errors.As(err, &m) {
@@ -169,7 +170,8 @@ func (s *Survey) findKernel(o Options, have resolved) bool {
 	return true
 }
 
-// packages adds facts about fetching, and reports whether packages can be fetched; done: none need to be.
+// packages adds facts about fetching, and reports whether packages can be fetched. done: a run needs none, so missing
+// means are Worse, not Lacking.
 func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	worst := Lacking
 	if done {
@@ -199,7 +201,8 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space adds facts about the cache, and reports whether it can take the download. err is an error of the cache.
+// space adds facts about the cache, and reports whether it can take the download. err is the error of finding or
+// reading the cache; nil: none.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))
@@ -241,7 +244,7 @@ var models = []struct{ nic, oldest string }{
 	{"gve", MinVFIOUser},
 }
 
-// nics adds a fact about each NIC model. If the QEMU found is too old, the cache's counts.
+// nics adds a fact about each NIC model. If no QEMU was found, or it is too old for the model, the cache's counts.
 func (s *Survey) nics(have resolved) {
 	for _, p := range models {
 		version := s.QEMU.Version

@@ -26,7 +26,7 @@ func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
 	}
 }
 
-// A user's unusable file is not replaced.
+// If a user names an unusable file, Look sets neither Ready nor CanFetch.
 func TestSurveyIsNotReadyWithWhatCannotBeUsed(t *testing.T) {
 	fakeQEMU(t, "11.1.2")
 	for name, o := range map[string]Options{"QEMU": {QEMU: "/nonexistent"}, "kernel": {Kernel: "/nonexistent"}} {

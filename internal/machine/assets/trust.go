@@ -71,8 +71,8 @@ func (c cache) checkFiles(names ...string) error {
 	return c.refuse(err)
 }
 
-// checkEntries checks the entries of a directory. A group may have write permission for them, because
-// compilers make programs so.
+// checkEntries checks the entries of a directory. A group may have write permission for them, because a
+// compiler makes programs so under a umask of 002.
 func checkEntries(dir string) error {
 	entries, _ := os.ReadDir(dir) // unreadable: unusable
 	for _, e := range entries {
@@ -121,12 +121,12 @@ func (c cache) checkTree(dir string) error {
 	return c.refuse(err)
 }
 
-// CheckCached returns a *Missing if a user other than this one and root may write, or owns, files of the cache in
-// dir, named by their paths below it, or the directories above them in the cache. A missing file is no error.
+// CheckCached checks the cache dir, the files at the paths names below dir, and the directories between. It returns a
+// *Missing if a user other than this one and root owns one of them or may write to it. A missing file is no error.
 func CheckCached(dir string, names ...string) error { return cache{dir}.checkFiles(names...) }
 
-// checkPath checks a file, a directory, or a link with its target. A missing file is no error. It removes the
-// group's write permission on a directory of this user, if others have none.
+// checkPath checks a file, a directory, or a link with its target. A missing file is no error. checkPath
+// removes the group's write permission on a directory of this user, if others have none.
 func checkPath(path string) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)

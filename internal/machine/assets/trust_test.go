@@ -27,13 +27,14 @@ func marked(t *testing.T) (o Options, tree, started string) {
 	return o, tree, started
 }
 
-// Files of a marked cache.
+// Files of a marked cache: compiler is a path below QEMU's tree, guestImage below the cache.
 const (
 	compiler   = "usr/libexec/gcc/x86_64-linux-gnu/14/cc1"
 	guestImage = "images/0.cpio"
 )
 
-// refuses checks that nothing of a cache is used or started, and what the error says.
+// refuses checks that Fetch, FetchCached and Look refuse a cache and do not start its QEMU, and what the errors of
+// Fetch and FetchCached say.
 func refuses(t *testing.T, o Options, name, why, started string) {
 	t.Helper()
 	says := func(err error) {
@@ -149,7 +150,7 @@ func TestGroupsDirectoryOfOursIsClosed(t *testing.T) {
 	}
 }
 
-// Files that others put into such a directory before are refused.
+// Files of another user are refused in a directory of this user that a group could write.
 func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: cannot give anything away")
@@ -167,7 +168,7 @@ func TestClosedDirectoryIsNotTrustedForWhatItHas(t *testing.T) {
 	}
 }
 
-// Packages' write permissions for group and others are removed.
+// settle removes setgid bits, and write permissions of group and others.
 func TestUnpackedTreesAreTheirOwners(t *testing.T) {
 	c := cache{t.TempDir()}
 	dir, file := filepath.Join(c.dir, "qemu/x/var/local"), filepath.Join(c.dir, "qemu/x/usr/games/score")
@@ -203,7 +204,7 @@ func TestLinksOfOursAreFollowed(t *testing.T) {
 	refuses(t, o, "qemu-open", "open to others", started)
 }
 
-// Scripts' trees follow the same rule.
+// The script tools/kernel accepts and refuses the same trees as checkTree.
 func TestScriptsTrustWhatVnicTrusts(t *testing.T) {
 	run := func(place string, mode fs.FileMode, owner int) (string, error) {
 		dir := t.TempDir()

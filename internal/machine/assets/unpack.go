@@ -44,8 +44,8 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 }
 
 // settle prepares an unpacked tree for the cache: it removes setuid, setgid and sticky bits and write
-// permissions of group and others, gives the owner all rights to directories, and syncs. It returns the tree's
-// size.
+// permissions of group and others, gives the owner all rights to directories, and syncs. It returns the size of the
+// tree's files and directories in bytes.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -56,7 +56,7 @@ func settle(root string) (size int64, err error) {
 			return err
 		}
 		size += st.Size()
-		mode := st.Mode().Perm() &^ 0o022 // checkTree
+		mode := st.Mode().Perm() &^ 0o022 // checkTree refuses these bits
 		if st.IsDir() {
 			mode |= 0o700
 		}
@@ -130,7 +130,7 @@ func kernelOf(root string) (Kernel, error) {
 	return k, nil
 }
 
-// single returns the match of the first pattern that matches exactly one file.
+// single returns the match of the first pattern that matches exactly one path; "": no pattern does.
 func single(root string, patterns ...string) string {
 	for _, p := range patterns {
 		if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {

@@ -58,8 +58,9 @@ func (t *tested) version(role string) string {
 	return ""
 }
 
-// untested describes how packages differ from the lock; "" = as tested. If the role's version is the tested one,
-// a package of a tested version with another hash is an error: an archive does not build a version twice.
+// untested describes what differs from the lock: the role's version, or else packages that got lacks, or has in other
+// versions; "" = as tested. If the role's version is the tested one, a package of a tested version with another hash is
+// an error: an archive does not build a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
@@ -88,7 +89,7 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 
 var digits = regexp.MustCompile(`^(?:[^:]*:)?(\d+)(?:\.(\d+))?(?:\.(\d+))?`)
 
-// numbers returns major, minor and patch of a version's upstream part: 11, 1 and 2 of "1:11.1.2+ds-3".
+// numbers returns major, minor and patch of a version's upstream part: 11, 1 and 2 of "1:11.1.2+ds-3"; 0 if missing.
 func numbers(v string) (n [3]int) {
 	for i, text := range digits.FindStringSubmatch(v) {
 		if i > 0 {
@@ -98,7 +99,7 @@ func numbers(v string) (n [3]int) {
 	return n
 }
 
-// upstream returns a version's numbers: "11.1.2".
+// upstream returns a version's numbers as text: "11.1.2".
 func upstream(v string) string {
 	n := numbers(v)
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])

@@ -103,7 +103,7 @@ func TestUntestedIsSaid(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string
 		list    []Package
-		want    string // "" = as tested
+		want    string // "" = as tested, or an error
 		err     bool
 	}{
 		"as tested": {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},

@@ -42,7 +42,7 @@ func elfKernel(note uint32) []byte {
 	return append(b, notes...)
 }
 
-// packedIn makes a bzImage of a compressed kernel.
+// packedIn makes a bzImage of a compressed kernel. size is the unpacked size that it claims.
 func packedIn(packed []byte, size int) []byte {
 	b := make([]byte, 2*512+16)
 	b[0x1f1] = 1
@@ -125,7 +125,7 @@ func TestTreeHasItsKernelUnpacked(t *testing.T) {
 	}{
 		{packedIn(zstdOf(t, kernel), len(kernel)), vmlinuxName},
 		{packedIn([]byte("\x02\x21, lz4"), 100), ""},
-		{packedIn(zstdOf(t, kernel), len(kernel)+1), ""},      // cut short
+		{packedIn(zstdOf(t, kernel), len(kernel)+1), ""},      // it claims a byte too many
 		{packedIn(zstdOf(t, elfKernel(17)), len(kernel)), ""}, // without PVH
 	} {
 		root := t.TempDir()

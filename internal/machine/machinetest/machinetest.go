@@ -25,7 +25,7 @@ import (
 )
 
 // Images fetches QEMU and a kernel for NICs of these models, and builds the initramfs of o, with the models'
-// modules if o has none. It releases them when the test ends.
+// modules if o.Modules is nil. It releases them when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machine.Images {
 	t.Helper()
 	boots(t)
@@ -48,10 +48,10 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machine.Image
 	return im
 }
 
-// InMakeTest allows guests in `make test`.
+// InMakeTest allows guests without VNIC_LONG, as in `make test`, but not with -short.
 var InMakeTest bool
 
-// boots skips a test unless guests may be booted.
+// boots skips a test with -short, or if neither InMakeTest nor VNIC_LONG is set.
 func boots(t *testing.T) {
 	t.Helper()
 	if !InMakeTest || testing.Short() {
@@ -69,7 +69,7 @@ func Program(t *testing.T, pkg string) string {
 	return path
 }
 
-// Lab opens a lab that closes when the test ends; log nil: the test's.
+// Lab opens a lab that closes when the test ends. If log is nil, warnings and errors go to the test's output.
 func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	t.Helper()
 	if log == nil {

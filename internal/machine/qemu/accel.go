@@ -40,15 +40,16 @@ func ParseAccel(s string) (Accel, error) {
 var ErrNoKVM = errors.New("no KVM")
 
 var probing = struct {
-	sync.Mutex // one probe at a time
+	sync.Mutex // one probe at a time in this process
 	found      probes
 }{}
 
 // ChooseAccel decides how guests run; why is a line for the user. AccelAuto chooses KVM if a small guest
-// boots with it, because /dev/kvm may exist and then fail in the guest. The result is kept in the cache.
-// AccelKVM is not probed; it is an error if /dev/kvm cannot be opened.
+// boots with it, because /dev/kvm may exist and then fail in the guest. The result is kept in the cache, at most until
+// the host's next boot. AccelKVM is not probed; it is an error if /dev/kvm cannot be opened.
 //
-// After a successful probe, or with its kept result, limits follow its time to boot (limits.Booted).
+// After a successful probe, or with its kept result, limits.Slow rises if the probe's guest booted slowly
+// (limits.Booted).
 func ChooseAccel(ctx context.Context, r *assets.Resolved, want Accel) (accel Accel, why string, err error) {
 	missing := kvmMissing()
 	switch {
@@ -90,7 +91,7 @@ const (
 	envKVMDevice = "VNIC_TEST_KVM"
 )
 
-// MayUseKVM reports whether /dev/kvm can be opened.
+// MayUseKVM reports whether KVM can be tried: /dev/kvm is a device that can be opened.
 func MayUseKVM() bool { return kvmMissing() == "" }
 
 // kvmMissing returns why KVM cannot be tried; "" = it can.

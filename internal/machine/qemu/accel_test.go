@@ -70,7 +70,7 @@ func TestKVMThatMayNotBeOpenedIsNamed(t *testing.T) {
 	testkit.Equal(t, "missing", why, "/dev/kvm may not be opened (is the user in group kvm?)")
 }
 
-// A failure of KVM replaces the kept success of a probe.
+// Keep replaces a probe's kept success by a later failure of KVM.
 func TestWhatKVMStopsIsRemembered(t *testing.T) {
 	testkit.LeavesNothing(t)
 	t.Setenv(envKVMDevice, os.DevNull)

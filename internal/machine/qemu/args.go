@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// kernelArgs are for every guest: few messages on the slow serial line, no self-test of ciphers, and a reset
-// after a kernel error, which ends QEMU (-no-reboot).
+// kernelArgs are for every guest: among others, few messages on the slow serial line, no self-test of ciphers, and a
+// reset after a kernel error, which ends QEMU (-no-reboot).
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
 // tscUnstable stops a kernel from using the TSC as its clock. With two emulated CPUs on busy machines the
@@ -34,7 +34,7 @@ func ClockArgs(cpus int, accel Accel) string {
 	return ""
 }
 
-// ForMachine adds the words of ClockArgs to a kernel's command line, or removes them.
+// ForMachine adds the word of ClockArgs to a kernel's command line if these CPUs need it, or else removes it.
 func ForMachine(line string, cpus int, accel Accel) string {
 	words := strings.Split(line, " ")
 	i := slices.Index(words, tscUnstable)
@@ -55,20 +55,23 @@ func (c *Config) kernelArgs(accel Accel) string {
 	return kernelWords(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), more)
 }
 
-// iommu is QEMU's IOMMU, before the devices that use it. Without caching mode QEMU refuses VFIO devices
-// (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed). With KVM, interrupt remapping would need
+// iommu is the -device option of QEMU's IOMMU, which comes before the devices that use it. Without caching mode QEMU
+// refuses VFIO devices (hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed). With KVM, interrupt remapping would need
 // kernel-irqchip=split.
 const iommu = "intel-iommu,caching-mode=on,intremap=off"
 
-// iommuKernelArgs make Linux translate (Documentation/admin-guide/kernel-parameters.txt).
+// iommuKernelArgs make Linux translate devices' addresses by the IOMMU
+// (Documentation/admin-guide/kernel-parameters.txt).
 const iommuKernelArgs = "intel_iommu=on iommu.passthrough=0"
 
-// KernelArgs returns the kernel command line for a QEMU that the user starts, with more at its end.
+// KernelArgs returns the kernel command line for a QEMU that the user starts, with more at its end; node: a GPU is a
+// NUMA node.
 func KernelArgs(node bool, more string) string {
 	return kernelWords(node, ClockArgs(2, AccelAuto)+" "+more)
 }
 
-// kernelWords returns kernelArgs with more at its end. KASLR could put the kernel into a GPU's node.
+// kernelWords returns kernelArgs with more at its end. If node, it turns off KASLR, which could put the kernel into a
+// GPU's NUMA node.
 func kernelWords(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -102,7 +105,7 @@ func (f *files) ram(id string, size uint64, ram []*os.File, i int) string {
 	return MemoryFile(id, size, f.path(ram[i]))
 }
 
-// inherited are the files that QEMU inherits, and its sandbox.
+// inherited has the files that QEMU inherits, besides the Config's, and whether it has a sandbox.
 type inherited struct {
 	ram      []*os.File // of Machine.RAM
 	initrd   *os.File
@@ -124,7 +127,7 @@ const (
 	portChannel    = "port" // for Config.ResultsPort
 )
 
-// behind are each channel's device arguments.
+// behind are the arguments for what uses each channel: a device or QMP.
 var behind = map[string][]string{
 	consoleChannel: {"-serial", "chardev:console"},
 	resultsChannel: {"-serial", "chardev:results"},
@@ -150,7 +153,8 @@ func cpus(n int, accel Accel) string {
 
 func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
-// arguments returns QEMU's arguments, and the files that it inherits. c is complete; accel is not AccelAuto.
+// arguments returns QEMU's arguments, and the files that it inherits. c.complete has returned nil;
+// accel is not AccelAuto.
 func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	var f files
 	args := []string{
@@ -189,7 +193,7 @@ func (c *Config) devices(f *files) []string {
 		switch {
 		case !g.Node:
 			args = append(args, BARArgs(id, g.Size, f.path(g.File), c.on(g.Place))...)
-		case c.Tree != nil: // a place for the node's GPU
+		case c.Tree != nil: // a BAR at the place of a GPU that is a node
 			bar := uint64(1) << (bits.Len64(g.Size) - 1)
 			args = append(args, BARArgs("place-"+id, bar, f.path(g.File), c.on(g.Place))...)
 		}
@@ -267,7 +271,7 @@ func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
 
-// BARArgs returns the arguments for GPU memory as a BAR, with options for the device.
+// BARArgs returns the arguments for GPU memory as a BAR. options for the device begin with a comma, or are "".
 func BARArgs(id string, size uint64, path, options string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}

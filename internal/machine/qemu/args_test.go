@@ -267,7 +267,7 @@ func TestKernelDoesNotTrustEmulatedClocks(t *testing.T) {
 		want  string
 	}{
 		{"a tsc=unstable b", 2, AccelTCG, "a tsc=unstable b"},
-		{"a b", 2, AccelTCG, "a b tsc=unstable"}, // an older image
+		{"a b", 2, AccelTCG, "a b tsc=unstable"}, // a line of an older image, without the word
 		{"a  b=\"c  d\"", 4, AccelAuto, "a  b=\"c  d\" tsc=unstable"},
 		{"a tsc=unstable b", 1, AccelTCG, "a b"},
 		{"a tsc=unstable b", 2, AccelKVM, "a b"},

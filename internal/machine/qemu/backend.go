@@ -23,7 +23,7 @@ type backendSocket struct {
 	file      *os.File // for vfio-user
 	listener  *net.UnixListener
 	connected func(*net.UnixConn)
-	accepting sync.WaitGroup // of accept
+	accepting sync.WaitGroup // waits for accept
 }
 
 func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSocket, error) {
@@ -69,8 +69,8 @@ func listenUnnamed() (l *net.UnixListener, f *os.File, err error) {
 	return l, os.NewFile(uintptr(fd), "vfio-user"), nil
 }
 
-// accept passes the connection of process pid to connected and closes the socket; it closes other processes'
-// connections.
+// accept closes the listener at the first connection of process pid, and passes that connection to connected. It closes
+// other processes' connections. It returns after that, or when close closes the listener.
 func (b *backendSocket) accept(pid int) {
 	for {
 		conn, err := b.listener.AcceptUnix()
@@ -86,7 +86,7 @@ func (b *backendSocket) accept(pid int) {
 	}
 }
 
-// close may be called more than once.
+// close closes the listener and file, and waits until accept has returned. It may be called more than once.
 func (b *backendSocket) close() {
 	_ = b.listener.Close()
 	if b.file != nil {

@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCaller makes this program connect to the socket of that name, and print what it reads.
+// envCaller makes this program connect to the socket that the variable names, after a byte or the end of standard
+// input, and print what it reads.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// program builds the guest program once.
+// program builds the guest program once, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "vnic-guest-test-")
 	if err != nil {
@@ -81,7 +81,7 @@ func boot(t *testing.T, c Config) *Machine {
 	return m
 }
 
-// initrd makes an image with this test's guest program.
+// initrd makes an initramfs with this package's guest program and the agent's configuration c.
 func initrd(t *testing.T, c agent.Config) []io.Reader {
 	t.Helper()
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
@@ -225,7 +225,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	c.Append = earlyWords
 	m := boot(t, c)
-	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each shows a probe that the guest is alive
+	if n := bytes.Count(m.Console(), []byte("\n")); n < 15 { // each line shows a probe that the guest is alive
 		t.Errorf("a probe's kernel prints %d lines:\n%s", n, m.Console())
 	}
 	for range 2 {

@@ -17,13 +17,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is zstd's window in bytes, which a reader keeps in memory.
+// window is the size in bytes of zstd's window when Write packs, and the largest window that Read accepts.
 const window = 32 << 20
 
 // Source opens a file by its path in the archive.
 type Source func(path string) (fs.File, error)
 
-// Write returns an archive of the program and of the files at paths. Equal inputs give equal archives.
+// Write returns an archive of the program and of the files at paths. The same vnic makes equal archives from
+// equal inputs.
 func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, open Source) ([]byte, error) {
 	m.Format = Format
 	m.Program = File{Path: Program, Exec: true}
@@ -83,7 +84,7 @@ func Write(ctx context.Context, m Manifest, program io.Reader, paths []string, o
 	return out.Bytes(), err
 }
 
-// pack writes files.tar.zst, and the hashes into the manifest.
+// pack writes files.tar.zst to w, and the files' hashes into m.
 func (m *Manifest) pack(ctx context.Context, w io.Writer, open Source) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithWindowSize(window),
 		zstd.WithEncoderConcurrency(1))
@@ -133,7 +134,7 @@ func (r reader) Read(b []byte) (int, error) {
 	return r.r.Read(b)
 }
 
-// ended is the cause of a context's end.
+// ended wraps the cause of a context's end as an error of reader.
 type ended struct{ error }
 
 func (e ended) Unwrap() error { return e.error }

@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/internal/machine/assets"
 )
 
-// rootPackages have the programs that the tests call (README.rst of drivers/net; lib/py), and a Debian
-// system's basic ones. The first package's version decides which suite is best.
+// rootPackages have the programs and libraries that the tests need (tools/testing/selftests/drivers/net, README.rst
+// and lib/py), and a Debian system's basic ones. Packages come from the suite in which the first one's version is
+// nearest to the kernel's.
 var rootPackages = []string{"iproute2", "ethtool", "python3", "python3-yaml", "python3-jsonschema", "socat", "kmod",
 	"iputils-ping", "procps", "jq", "tcpdump", "netcat-openbsd", "iperf3", "psmisc", "util-linux", "mount", "hostname",
 	"ndisc6", "nftables", "bpftool", "liburing2", "libbpf1", "libnuma1", "libcap2", "libelf1t64", "libmnl0", "zlib1g",
@@ -29,7 +30,7 @@ func finishRoot(ctx context.Context, root string) error {
 	return assets.CompilePython(ctx, root)
 }
 
-// rootFiles returns files and mount points as mksquashfs's pseudo files (squashfs-tools, USAGE-MKSQUASHFS,
+// rootFiles returns directories, files and links as mksquashfs's pseudo files (squashfs-tools, USAGE-MKSQUASHFS,
 // "Pseudo file definitions").
 func rootFiles() string {
 	var b strings.Builder
@@ -45,7 +46,7 @@ func rootFiles() string {
 	dir("ks", "vnic", "proc", "sys", "dev", "run", "tmp", "root", "mnt", "usr/lib/modules", "var/lib", "var/tmp",
 		"etc/iproute2")
 	file("etc/passwd", "root:x:0:0:root:/root:/bin/bash", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin",
-		"tcpdump:x:100:100::/:/usr/sbin/nologin") // tcpdump drops its privileges to it
+		"tcpdump:x:100:100::/:/usr/sbin/nologin") // the user to which tcpdump drops its privileges
 	file("etc/group", "root:x:0:", "nogroup:x:65534:", "tcpdump:x:100:")
 	file("etc/hosts", "127.0.0.1 localhost", "::1 localhost")
 	file("etc/nsswitch.conf", "passwd: files", "group: files", "hosts: files", "protocols: files", "services: files")
@@ -54,7 +55,7 @@ func rootFiles() string {
 	return b.String()
 }
 
-// toolsBundle has the tools that build the tests of a kernel's series, and their source.
+// toolsBundle returns the bundle of the tools that build the tests of a kernel's series, and of that series' source.
 func toolsBundle(kernel string) assets.Bundle {
 	return assets.Bundle{Name: assets.BundleTools, Series: Series(kernel), Want: kernel,
 		Packages: []string{"linux-source-" + Series(kernel), "gcc", "libc6-dev", "make", "clang", "llvm", "lld", "rsync",
@@ -64,13 +65,13 @@ func toolsBundle(kernel string) assets.Bundle {
 			"usr/src/linux-source-" + Series(kernel) + ".tar.xz"}}
 }
 
-// finishTools makes a tree's programs run with its own loader and libraries.
+// finishTools makes the dynamic programs in these directories of a tree run with its own loader and libraries.
 func finishTools(_ context.Context, root string) error {
 	return assets.RunByOwnLoader(root, "usr/bin", "usr/sbin", "usr/libexec", "usr/lib/gcc", "usr/lib/llvm-*/bin")
 }
 
-// shims returns wrapper scripts by command name. They pass the tree's directories, which the tools do not
-// find: the running program is the loader.
+// shims returns the text of wrapper scripts, without the #! line, by command name. The scripts name the tree's
+// directories, which the tools do not find by themselves: the program that the kernel starts is the loader.
 func shims(tools string) map[string]string {
 	clang, _ := filepath.Glob(filepath.Join(tools, "usr/lib/llvm-*/lib/clang/*"))
 	resources := strings.Join(clang, " ")

@@ -15,8 +15,8 @@ import (
 // scripts are the suffixes of files that need no build.
 var scripts = []string{".py", ".sh"}
 
-// testsRoot returns dir's tools/testing/selftests or dir: the first of them that has drivers/net. A kernel's
-// tree has one of its own, without tests.
+// testsRoot returns dir's tools/testing/selftests or dir: the first of them that has drivers/net. dir comes second,
+// because a kernel's tree also has drivers/net, with drivers, at its root.
 func testsRoot(dir string) (string, error) {
 	for _, root := range []string{filepath.Join(dir, selftestsDir), dir} {
 		if st, err := os.Stat(filepath.Join(root, "drivers/net")); err == nil && st.IsDir() {
@@ -27,7 +27,8 @@ func testsRoot(dir string) (string, error) {
 		Fix: "name tools/testing/selftests of a kernel's tree, or a directory with the changed files at the same places"}
 }
 
-// changed makes the image of a user's scripts that replace the tests'. Their content is in the hash of its name.
+// changed finds or makes the image of a user's scripts below drivers/net and net/lib, which replace the tests' scripts.
+// The hash in the image's name covers the scripts' names and contents.
 func (m *maker) changed(ctx context.Context) (string, error) {
 	root, err := testsRoot(m.o.Tests)
 	if err != nil {

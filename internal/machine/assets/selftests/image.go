@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// format is in the hash of images' names: change it when the way of making them changes.
+// format is in the hash of images' names: change it when the way of making images changes.
 const format = "vnic selftests 4"
 
 // Options are the inputs of the images.
@@ -26,7 +26,7 @@ type Options struct {
 	assets.Options
 	Kernel  assets.Kernel
 	Source  string // a user's tree; "": the source package of the kernel's series
-	Tests   string // directory of files that replace the tests'; "": none
+	Tests   string // directory of scripts that replace the tests' scripts; "": none
 	Patched bool   // also make the patched tests
 }
 
@@ -35,11 +35,11 @@ type Images struct {
 	Root    string
 	Tests   string
 	Patched string   // "": not requested
-	Left    []string // patches missing in Patched: they, or patches that they need, do not apply
-	Changed string   // "": none
+	Left    []string // names of patches missing in Patched: they, or patches that they need, do not apply
+	Changed string   // "": without Options.Tests
 	Modules string
 	List    string   // the tests' list: lines COLLECTION:FILE
-	Source  string   // as "linux-source-7.2 7.2.12-1", or the user's tree; with Tests also the number of its files
+	Source  string   // as "linux-source-7.2 7.2.12-1", or the user's tree; with Options.Tests also its scripts' number
 	Notes   []string // messages for the user
 
 	trees []*assets.Tree
@@ -57,10 +57,10 @@ func (im *Images) Close() error {
 
 var series = regexp.MustCompile(`^\d+\.\d+`)
 
-// Series returns the series of a kernel's version, "7.2" of "7.2.12+deb14-cloud-amd64", or "".
+// Series returns the series of a kernel's version, "7.2" of "7.2.12+deb14-cloud-amd64"; "" if there is none.
 func Series(version string) string { return series.FindString(version) }
 
-// Megabytes estimates the downloads for a kernel's images.
+// Megabytes estimates the megabytes to download for a kernel's images, of packages missing in the cache.
 func Megabytes(o Options) (n int) {
 	if !assets.HasBundle(o.Options, rootBundle(o.Kernel.Version)) {
 		n += 57
@@ -71,7 +71,7 @@ func Megabytes(o Options) (n int) {
 	return n
 }
 
-// Make finds the images in the cache, or makes them. The caller closes them.
+// Make finds the images in the cache, or makes them. The caller closes the Images.
 func Make(ctx context.Context, o Options) (*Images, error) {
 	if Series(o.Kernel.Version) == "" {
 		return nil, &assets.Missing{What: "kernel " + o.Kernel.Version, Err: errors.New("its version names no series"),
@@ -149,8 +149,9 @@ func (m *maker) path(kind string, parts []string) string {
 	return filepath.Join(m.cache, "selftests", kind+"-"+hex.EncodeToString(h.Sum(nil)[:16])+".squashfs")
 }
 
-// image makes the image of a kind with inputs parts, unless it exists. files returns the paths of its files,
-// which it may write below work; pseudo defines additional ones (rootFiles).
+// image makes the image of a kind, unless one with the same parts (its inputs) exists, and returns its path. The
+// function files returns the paths of the image's top-level files and directories, and may create them below work;
+// pseudo defines additional files (rootFiles).
 func (m *maker) image(ctx context.Context, kind string, parts []string, files func(work string) ([]string, error),
 	pseudo string) (path string, err error) {
 	path = m.path(kind, parts)
@@ -185,7 +186,7 @@ func (m *maker) image(ctx context.Context, kind string, parts []string, files fu
 	return path, os.Rename(made, path)
 }
 
-// modules makes the image of the kernel's modules, after depmod if they have no list of dependencies.
+// modules finds or makes the image of the kernel's modules. If they have no modules.dep, it calls depmod first.
 func (m *maker) modules(ctx context.Context) (string, error) {
 	k := &m.o.Kernel
 	if k.Modules == "" {
@@ -197,7 +198,7 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 		return "", err
 	}
 	list = slices.DeleteFunc(list, func(p string) bool { return slices.Contains(notModules, filepath.Base(p)) })
-	// The name of a tree in the cache identifies it.
+	// If the modules are in the cache, their path below it identifies them.
 	id, ours := strings.CutPrefix(k.Modules, m.cache+string(filepath.Separator))
 	if !ours {
 		if id, err = filesID(list); err != nil {
@@ -234,7 +235,8 @@ func (m *maker) modules(ctx context.Context) (string, error) {
 // notModules are entries of a modules directory that the image omits.
 var notModules = []string{"build", "source", "vmlinuz", "System.map", "config"}
 
-// filesID returns a hash of the paths, sizes and times of files, and of all files below directories among them.
+// filesID returns a hash of the paths, sizes and modification times of files, and of all files below directories
+// among them.
 func filesID(files []string) (string, error) {
 	h := sha256.New()
 	for _, f := range files {
@@ -329,10 +331,10 @@ func (m *maker) tests(ctx context.Context) error {
 	return nil
 }
 
-// leftName is the suffix of a file that lists the patches missing in an image.
+// leftName is the suffix of the file that lists the patches missing in an image, if there are any.
 const leftName = ".left"
 
-// keep saves the log of a failed build, and returns an error with its path.
+// keep saves the log of a failed build. It returns an error with the log's path, or the error of writing it.
 func (m *maker) keep(kind string, log []byte) error {
 	path := filepath.Join(m.cache, "selftests", kind+".log")
 	if err := os.WriteFile(path, log, 0o644); err != nil {

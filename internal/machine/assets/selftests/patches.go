@@ -28,11 +28,11 @@ type patchSeries []Patch
 type Patch struct {
 	Name string // of the file
 	Text []byte
-	// Rebased are versions of the change for other kernels, newest first.
+	// Rebased are versions of the change for other kernel series (patches/SERIES/), the last folder's first.
 	Rebased [][]byte
 }
 
-// patches are the adaptations of the tests.
+// patches are the embedded patches of the directory patches, in order of their names.
 var patches = func() (list patchSeries) {
 	names, _ := fs.Glob(patchFiles, "patches/*.patch") // sorted
 	for _, n := range names {
@@ -61,8 +61,8 @@ func (s patchSeries) id() string {
 // texts returns a patch's versions, in the order of tries.
 func (p *Patch) texts() [][]byte { return append([][]byte{p.Text}, p.Rebased...) }
 
-// apply applies each patch in its first version that applies. It returns the names of patches that do not
-// apply, and of patches that depend on them.
+// apply applies, of each patch, the first version that applies, but leaves out a patch that needs another one left out.
+// It returns the names of the patches left out.
 func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []string, err error) {
 	for i, p := range s {
 		lacks := slices.ContainsFunc(s[:i], func(q Patch) bool { return slices.Contains(left, q.Name) && p.needs(&q) })
@@ -79,16 +79,16 @@ func (s patchSeries) apply(ctx context.Context, tools, dir string) (left []strin
 	return left, nil
 }
 
-// helper matches a line that adds a helper to the tests' library.
+// helper matches a line by which a patch imports a helper into the tests' library.
 var helper = regexp.MustCompile(`(?m)^\+ *from \.\w+ import (\w+)$`)
 
-// needs reports whether p uses a helper that other adds.
+// needs reports whether p.Text contains the name of a helper that other.Text adds.
 func (p *Patch) needs(other *Patch) bool {
 	return slices.ContainsFunc(helper.FindAllSubmatch(other.Text, -1),
 		func(m [][]byte) bool { return bytes.Contains(p.Text, m[1]) })
 }
 
-// apply applies the first version of a patch that applies. false: none does, and no file was patched.
+// apply applies the first version of a patch that applies. If none does, it returns false, and changes no test.
 func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	path := filepath.Join(dir, p.Name)
 	patch := func(args ...string) error {
@@ -112,8 +112,8 @@ func (p *Patch) apply(ctx context.Context, tools, dir string) (bool, error) {
 	return false, nil
 }
 
-// imports maps modules and helper programs to the programs that use them. The library that all programs
-// import is not in it.
+// imports maps modules, and sources of helper programs, to the test programs that use them. The library that all test
+// programs import is not in it.
 var imports = map[string][]string{
 	"drivers/net/hw/devmem_lib.py": {"drivers/net/hw/devmem.py", "drivers/net/hw/nk_devmem.py",
 		"drivers/net/hw/userns_devmem.py"},
@@ -121,8 +121,8 @@ var imports = map[string][]string{
 	"net/lib/gro.c":  {"drivers/net/gro.py", "drivers/net/hw/gro_hw.py"},
 }
 
-// Changing returns the names of the patches that change a program, or a file of imports that it uses. name
-// is relative to tools/testing/selftests.
+// Changing returns the names of the patches that change the file at the path name, relative to
+// tools/testing/selftests, or a file that the program at name uses (imports).
 func Changing(name string) (names []string) {
 	files := []string{name}
 	for module, programs := range imports {
@@ -138,7 +138,7 @@ func Changing(name string) (names []string) {
 	return names
 }
 
-// changes reports whether a patch (Text) changes a file.
+// changes reports whether p.Text changes the file at the path name, relative to tools/testing/selftests.
 func (p *Patch) changes(name string) bool {
 	return bytes.Contains(p.Text, []byte("\n+++ b/"+selftestsDir+"/"+name+"\n"))
 }

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Formats of git-format-patch(1) and of unified diffs (diffutils, "Detailed Unified").
+// Formats of this series' names and subjects, of git-format-patch(1), and of unified diffs (diffutils, "Detailed
+// Unified").
 var (
 	patchName    = regexp.MustCompile(`^\d{4}-selftests-[\w-]+\.patch$`)
 	patchFrom    = regexp.MustCompile(`^From [0-9a-f]{40} Mon Sep 17 00:00:00 2001$`)
@@ -24,7 +25,7 @@ var (
 	signedOff    = regexp.MustCompile(`(?m)^(Signed-off-by|Co-developed-by):`)
 )
 
-// badPatch returns an error if a patch has a wrong format.
+// badPatch returns an error if a patch has a wrong format, is signed off, or has a message that is too short or wide.
 func badPatch(p Patch) error {
 	if !patchName.MatchString(p.Name) {
 		return errors.New("its name is not as git gives it")
@@ -58,7 +59,7 @@ func badPatch(p Patch) error {
 
 func badDiff(diff string) error {
 	var file string
-	var from, to int // remaining lines of the hunk
+	var from, to int // remaining lines of the hunk, old and new
 	files, hunks := 0, 0
 	for _, line := range strings.Split(strings.TrimSuffix(diff, "\n"), "\n") {
 		if from > 0 || to > 0 {
@@ -148,8 +149,8 @@ func rebasedOf(s patchSeries) (n int) {
 	return n
 }
 
-// fakePatch replaces patch(1): it applies changes of one line. status is the exit status if they do not
-// apply.
+// fakePatch returns a directory of tools with a patch(1) that applies changes of one line, and exits with status if a
+// change does not apply.
 func fakePatch(t *testing.T, status int) (tools string) {
 	t.Helper()
 	tools = t.TempDir()
@@ -188,7 +189,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 		}
 		testkit.Equal(t, "the file", string(testkit.Must(os.ReadFile(f))(t)), want)
 	}
-	// a failing tool
+	// a patch program that fails, or is missing
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "f"), "third\n", 0o644)
 	if left, err := s.apply(t.Context(), fakePatch(t, 2), dir); err == nil {
@@ -199,7 +200,7 @@ func TestThePatchThatAppliesIsApplied(t *testing.T) {
 	}
 }
 
-// Patches that use additions of a patch that does not apply are left, too.
+// Patches that use a helper of a patch that does not apply are left out, too.
 func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 	s := patchSeries{
 		{Name: "1", Text: oneLine("lib", "lib", "    from .helper import helper")},
@@ -220,7 +221,7 @@ func TestPatchesThatDoNotApplyAreLeft(t *testing.T) {
 		testkit.Equal(t, name, strings.Join(left, " "), c.left)
 		testkit.Equal(t, name+", the last", string(testkit.Must(os.ReadFile(filepath.Join(dir, "c")))(t)), "changed\n")
 	}
-	// in the current series
+	// between the embedded patches
 	needs := func(i, other int) bool { return patches[i-1].needs(&patches[other-1]) }
 	for _, c := range []struct {
 		patch, other int
@@ -288,10 +289,10 @@ func TestPatchesInBadFormAreNoticed(t *testing.T) {
 func TestProgramsWithPatchesAreKnown(t *testing.T) {
 	for name, want := range map[string]string{
 		"drivers/net/hw/ntuple.py":    "0002 0020",
-		"drivers/net/hw/nk_devmem.py": "0006 0014", // by a module
+		"drivers/net/hw/nk_devmem.py": "0006 0014", // they change devmem_lib.py
 		"drivers/net/hw/gro_hw.py":    "0021",
 		"drivers/net/hw/csum.py":      "0022",
-		"drivers/net/hw/toeplitz.py":  "", // by the library only
+		"drivers/net/hw/toeplitz.py":  "", // only the library that it imports is changed
 		"drivers/net/hw/ntuple":       "",
 		"hw/ntuple.py":                "",
 	} {

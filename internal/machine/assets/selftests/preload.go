@@ -13,11 +13,12 @@ import (
 //go:embed preload/gpu-memory.c
 var preload string
 
-// Preload is a library, below the tests' directory, that allocates a program's memfds from NUMA node
-// $GPU_NODE.
+// Preload is the path, below the tests' directory, of a library that binds a program's memfds to the NUMA node in
+// GPU_NODE, if that is set.
 const Preload = "vnic/gpu-memory.so"
 
-// PythonPath is the directory of sitecustomize.py, below the tests' directory. Python imports it at its start.
+// PythonPath is the directory of sitecustomize.py, below the tests' directory. Python imports sitecustomize at its
+// start if PYTHONPATH names the directory.
 const PythonPath = "vnic"
 
 //go:embed preload/sitecustomize.py
@@ -26,13 +27,13 @@ var sitecustomize string
 // devmemPrograms are the programs whose memfds must be in a GPU's memory.
 var devmemPrograms = []string{"drivers/net/hw/ncdevmem"}
 
-// wrapper replaces a program of devmemPrograms.
+// wrapper is the script in place of a program of devmemPrograms.
 const wrapper = `#!/bin/sh
 if [ -n "$GPU_NODE" ]; then export LD_PRELOAD=/ks/` + Preload + `; fi
 exec "$0.real" "$@"
 `
 
-// buildPreload builds the library, and installs wrappers and the Python module.
+// buildPreload builds the library Preload in ks, and installs the wrappers and sitecustomize.py there.
 func (m *maker) buildPreload(ctx context.Context, ks string) error {
 	out := filepath.Join(ks, Preload)
 	c := out + ".c"

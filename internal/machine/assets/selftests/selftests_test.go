@@ -33,7 +33,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "cache with spaces/usr/tree")
 	libs := filepath.Join(root, assets.Libraries)
 	testkit.OK(t, os.MkdirAll(libs, 0o755))
-	// in place of packages' files
+	// this machine's libraries, in place of packages'
 	out := testkit.Must(exec.Command("ldd", "/bin/sh").Output())(t)
 	for _, f := range strings.Fields(string(out)) {
 		if strings.HasPrefix(f, "/") {
@@ -51,7 +51,7 @@ func TestToolsRunByTheirOwnLoader(t *testing.T) {
 	moved := filepath.Join(t.TempDir(), "moved")
 	testkit.OK(t, os.Rename(root, moved))
 	for _, name := range []string{"sh", "shell"} {
-		// $0 is the name by which the shell was called (POSIX, sh).
+		// Without a command_name operand, $0 is the name by which the shell was called (POSIX, sh).
 		cmd := exec.Command(filepath.Join(moved, "usr/bin", name), "-c", `echo "$0"; exit 7`)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 		got, _ := cmd.CombinedOutput()
@@ -107,7 +107,8 @@ func TestFilesAreKnownByPathSizeAndTime(t *testing.T) {
 	}
 }
 
-// An image is made again exactly when an input of its build has changed.
+// If a file that its build uses is added, the image of tests or of modules gets another name; for other files, it does
+// not.
 func TestImagesFollowTheirInputs(t *testing.T) {
 	tools, user, modules := t.TempDir(), t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{

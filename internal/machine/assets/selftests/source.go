@@ -21,15 +21,15 @@ import (
 // targets are the collections of tests to build.
 var targets = []string{"net/lib", "drivers/net", "drivers/net/hw"}
 
-// sourceParts are the needed parts of the kernel's source, as tar patterns.
+// sourceParts are the needed parts of the kernel's source, as patterns for tar and filepath.Glob.
 var sourceParts = []string{"Makefile", "MAINTAINERS", "Documentation/netlink", "arch/*/include", "include", "scripts",
 	"tools", "usr/include"}
 
 // ErrBuild is the error of a failed build.
 var ErrBuild = errors.New("the kernel's tests do not build")
 
-// source copies the needed parts of the kernel's source into dir: from the package in tools, or from a user's
-// tree.
+// source copies the needed parts of the kernel's source into dir: from user, a user's tree, or, if that is "", from the
+// source package in tools.
 func source(ctx context.Context, tools, user, dir string) error {
 	if user != "" {
 		return copySource(ctx, user, dir)
@@ -91,14 +91,15 @@ func copySource(ctx context.Context, user, dir string) error {
 	return nil
 }
 
-// build builds the tests in dir, and installs them to ks.
+// build builds the tests of the source in dir, and installs them to ks. It writes make's output to log, and calls
+// progress with the number of lines so far.
 func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progress func(done int64)) error {
 	bin := filepath.Join(dir, ".vnic-bin")
 	if err := os.MkdirAll(filepath.Join(bin, "python"), 0o755); err != nil {
 		return err
 	}
-	// The generator of netlink code looks for MAINTAINERS in parent directories without end, and checks schemas
-	// with the module that this stub replaces.
+	// The generator of netlink code looks for MAINTAINERS in parent directories without end, hence the empty file. It
+	// checks schemas with the module jsonschema, which a stub replaces.
 	files := map[string]string{"MAINTAINERS": "", ".vnic-bin/python/jsonschema.py": "def validate(*a, **k): pass\n"}
 	for name, text := range shims(tools) {
 		files[".vnic-bin/"+name] = "#!/bin/sh\n" + text + "\n"
@@ -145,8 +146,8 @@ func build(ctx context.Context, tools, dir, ks string, log *bytes.Buffer, progre
 //go:embed include/liburing.h
 var liburing []byte
 
-// knowsZeroCopy reports whether the tests can be built with zero-copy receive. If only the kernel's headers
-// have it, it puts the missing declarations into include.
+// knowsZeroCopy reports whether the tests can be built with zero-copy receive. If the kernel's headers have it, and a
+// liburing lacks it, knowsZeroCopy writes liburing.h with the missing declarations into the directory include.
 func knowsZeroCopy(tools, include string) (bool, error) {
 	has := func(header, word string) bool {
 		text, err := os.ReadFile(filepath.Join(tools, "usr/include", header))
@@ -164,7 +165,7 @@ func knowsZeroCopy(tools, include string) (bool, error) {
 	return true, os.WriteFile(filepath.Join(include, "liburing.h"), liburing, 0o644)
 }
 
-// precious makes installed files readable, and scripts executable.
+// precious makes the installed files readable for all, and scripts executable.
 func precious(ks string) error {
 	return filepath.WalkDir(ks, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {

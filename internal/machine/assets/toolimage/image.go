@@ -17,7 +17,7 @@ import (
 
 // Files of a tree in the cache.
 const (
-	imageFile    = "tools-1.squashfs" // change its number with build
+	imageFile    = "tools-1.squashfs" // change the number when build changes
 	programsFile = "programs"
 )
 
@@ -27,7 +27,7 @@ const squash = "squashfs-tools"
 // squashPrograms are omitted in the list of programs unless the user names squash.
 var squashPrograms = []string{"mksquashfs", "unsquashfs", "sqfstar", "sqfscat"}
 
-// forScripts are packages that others need only for maintainer scripts.
+// forScripts are packages that others need only for maintainer scripts. They are left out unless the user names them.
 var forScripts = []string{"adduser", "base-passwd", "cdebconf", "debconf", "init-system-helpers", "libpam-modules",
 	"libpam-modules-bin", "libsemanage-common", "libsemanage2", "libsepol2", "login.defs", "passwd", "systemd"}
 
@@ -77,7 +77,7 @@ func (s Set) bundle(kernel string) assets.Bundle {
 
 // Fetch finds the image of a non-empty set in the cache, or makes it. kernel is the version to which ethtool's
 // should be near, if ethtool is the first package; "": the newest. Before a download it calls downloading, which
-// may be nil. The caller closes the image. assets.ErrNoPackage: the archive lacks a package.
+// may be nil. The caller closes the image. The error is assets.ErrNoPackage if the archive lacks a package.
 func Fetch(ctx context.Context, o assets.Options, s Set, kernel string, downloading func(bytes int64)) (*Image, error) {
 	b := s.bundle(kernel)
 	b.Downloading = downloading
@@ -184,7 +184,7 @@ var alternatives = []struct {
 	{"usr/bin/telnet", []string{"telnet.netkit", "inetutils-telnet"}},
 }
 
-// finish makes links and compiles Python's modules, as maintainer scripts do.
+// finish makes links, and compiles Python's modules if the tree has python3, as maintainer scripts do.
 func finish(ctx context.Context, root string) error {
 	if err := assets.MergeUsr(root); err != nil {
 		return err

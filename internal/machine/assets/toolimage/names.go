@@ -15,29 +15,30 @@ const (
 	NCDevmem = "ncdevmem"
 )
 
-// Bounds of --tools.
+// Bounds of --tools: how many names it has, and how many bytes a name has.
 const (
 	MaxNames = 32
 	MaxName  = 64
 )
 
-// groups are the packages for a word.
+// groups are the packages for a word. A word without a group is a package's name.
 var groups = map[string][]string{
-	// u-root's ping has no -c1.
+	// iputils-ping, because u-root's ping does not accept -c1.
 	Net:    {"ethtool", "tcpdump", "iperf3", "iputils-ping"},
 	Python: {"python3-minimal"},
 	// Libraries of ncdevmem, which is no package.
 	NCDevmem: {"libc6", "libmnl0"},
 }
 
-// packageName matches names by Debian Policy, 5.6.7, but for a final dot or -, an operator of apt-get.
+// packageName matches names by Debian Policy, 5.6.1, but not with a dot at the end, nor with a -, by which apt-get
+// removes a package.
 var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*[a-z0-9+]$`)
 
 // Set is a parsed value of --tools.
 type Set struct {
 	Words    []string // as given, each once; empty: none
 	Packages []string // for Words
-	NCDevmem bool     // is in Words
+	NCDevmem bool     // ncdevmem is in Words
 }
 
 // Parse parses the value of --tools.

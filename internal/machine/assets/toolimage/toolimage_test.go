@@ -43,7 +43,7 @@ func TestNamesAreGroupsOrPackages(t *testing.T) {
 	testkit.NoError(t, err)
 }
 
-// The first program in the order of programDirs counts; links out of the tree do not.
+// Of programs with the same name, the first in the order of programDirs counts; links out of the tree do not count.
 func TestProgramsOfATree(t *testing.T) {
 	root := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"usr/sbin/a": 0o755, "usr/bin/a": 0o755, "usr/bin/b": 0o755,

@@ -1,7 +1,7 @@
-// Preloaded into the kernel's tests of devmem TCP: the pages of a memfd, and no other memory of the
-// program, come from the NUMA node $GPU_NODE, which is a GPU's memory. Shared memory keeps the
-// policy of a mapping in its inode, so the policy outlives the mapping (mm/mempolicy.c,
-// mpol_set_shared_policy). A policy of the whole task would also move its socket buffers.
+// Preloaded into the kernel's tests of devmem TCP (ncdevmem) if GPU_NODE is set: it binds the pages of
+// memfds, and no other memory of the program, to the NUMA node $GPU_NODE, which is a GPU's memory.
+// Shared memory keeps the policy of a mapping in its inode, so the policy outlives the mapping
+// (mm/mempolicy.c, mpol_set_shared_policy). A policy of the whole task would also bind its socket buffers.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define MPOL_BIND 2      // linux/mempolicy.h
-#define SPAN (1UL << 32) // larger than any buffer; the pages are not touched
+#define SPAN (1UL << 32) // larger than any memfd of the tests; the pages are not touched
 
 int memfd_create(const char *name, unsigned int flags)
 {
