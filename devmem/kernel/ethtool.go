@@ -7,7 +7,7 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// The family "ethtool" (Documentation/networking/ethtool-netlink.rst,
+// Numbers and names of the generic netlink family "ethtool" (Documentation/networking/ethtool-netlink.rst,
 // include/uapi/linux/ethtool_netlink.h).
 const (
 	ethtoolFamily = "ethtool"
@@ -37,22 +37,22 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
-// noReply asks the kernel to acknowledge the command without a reply.
+// noReply is a header attribute that asks the kernel not to reply, except by an acknowledgement.
 var noReply = attr{attrHeaderFlags, uint32(omitReply)}
 
-// dataSplit is enum ethtool_tcp_data_split.
+// dataSplit has the values ETHTOOL_TCP_DATA_SPLIT_*.
 type dataSplit uint8
 
 const (
-	splitUnknown dataSplit = iota // the driver decides
+	splitUnknown dataSplit = iota // in a request: the driver decides
 	splitOff
 	splitOn
 )
 
-// rings is a part of a ring configuration.
+// rings has the settings of header split in an interface's ring configuration.
 type rings struct {
 	split     dataSplit
-	thresh    uint32 // HDS threshold: packets of up to this size need not be split
+	thresh    uint32 // HDS threshold in bytes, if hasThresh: packets of up to this size need not be split
 	hasThresh bool
 }
 
@@ -87,7 +87,8 @@ func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
 	return f, err
 }
 
-// hasBit returns fields that set *found if a bitset, which is verbose and has no mask, contains the name.
+// hasBit returns fields whose decode sets *found if a bitset contains the name. The bitset must be verbose, without a
+// mask.
 func hasBit(name string, found *bool) fields {
 	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
 	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}

@@ -13,13 +13,13 @@ import (
 	"vnic.dev/vnic/devmem/kernel"
 )
 
-// receive accepts one connection to addr, receives its data in memory of GPU 0, and returns the data's digest.
+// receive accepts one connection to addr, and returns the digest of the data that it receives in memory of GPU 0.
 func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, err error) {
 	buf, err := dev.Register(0, 0, uint64(len(mem)))
 	if err != nil {
 		return nil, err
 	}
-	if err := dev.SetRSS(1); err != nil { // other traffic stays on queue 0
+	if err := dev.SetRSS(1); err != nil { // packets that match no rule go to queue 0
 		return nil, err
 	}
 	if _, err := dev.BindRX(buf, 1); err != nil {
@@ -76,8 +76,9 @@ func address(name string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%s has no IPv4 address", name)
 }
 
-// A receiver. Run it as root on a machine whose NIC supports devmem TCP, with the name of its
-// interface, or in a guest of `vnic boot --nic gve`. Send from another machine:
+// The example receives data in GPU memory and prints its digest. Run it as root on a machine whose NIC supports devmem
+// TCP, with the interface's name as iface, or in a guest of `vnic boot --nic gve`. Send from another machine to the
+// interface's address, here 192.0.2.1:
 //
 //	yes 'for GPU memory' | head -c 1500000 | nc -N 192.0.2.1 5202
 func Example() {
@@ -91,7 +92,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer dev.Close() // restores eth0
+	defer dev.Close() // restores eth0's settings; log.Fatal skips it
 	addr, err := address(iface)
 	if err != nil {
 		log.Fatal(err)

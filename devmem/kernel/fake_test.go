@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeNIC is the kernel's side of an interface's configuration, like net/core/netdev-genl.c, net/ethtool and a
-// driver.
+// fakeNIC imitates the parts of net/core/netdev-genl.c, net/ethtool and a driver that configure an interface for the
+// package.
 type fakeNIC struct {
 	t     *testing.T
 	index int
@@ -22,12 +22,12 @@ type fakeNIC struct {
 	mu       sync.Mutex
 	queues   int
 	split    dataSplit // as configured
-	unknown  dataSplit // what the driver does if it decides
+	unknown  dataSplit // the split that is reported while split is splitUnknown
 	thresh   uint32
 	noThresh bool
 	ntuple   bool
-	fixed    bool // the driver has no ntuple
-	special  bool // the driver chooses the locations of rules
+	fixed    bool // the driver cannot turn ntuple on or off
+	special  bool // the driver accepts locAny, and then chooses the location
 	rules    map[uint32][]byte
 	ruleRoom int
 	rss      []uint32
@@ -39,14 +39,14 @@ type fakeNIC struct {
 	strings  []string
 	values   []uint64
 	conns    int   // open netlink sockets
-	refusal  error // the error of every bind, or nil
+	refusal  error // the error of binds that nothing else refuses, or nil
 }
 
 type fakeBinding struct {
 	fd     int
 	queues []int
 	conn   *fakeConn
-	kept   bool // the memory stays in use after the binding's end
+	kept   bool // the memory stays in use after the binding's end, until let
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
@@ -72,7 +72,7 @@ func (f *fakeNIC) dial() (genlConn, error) {
 					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
-		// A command has the flag Acknowledge only if it has no other reply.
+		// A command must have the flag Acknowledge if it has no other reply, and only then.
 		set := n.Header.Type == 20 && (g.Header.Command == msgRingsSet || g.Header.Command == msgFeaturesSet)
 		if set != (n.Header.Flags&(netlink.Acknowledge|netlink.Dump) == netlink.Acknowledge) && n.Header.Type != 0 {
 			f.t.Errorf("command %d of family %d: flags %v", g.Header.Command, n.Header.Type, n.Header.Flags)
@@ -111,7 +111,7 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// keep makes the binding's memory stay in use after its end.
+// keep makes a binding's memory stay in use after the binding's end, until let.
 func (f *fakeNIC) keep(id uint32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +145,7 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-// genltest has no acknowledgements: answer returns an empty message instead.
+// answer returns a message for each list. Without one it returns an empty message, as genltest has no acknowledgements.
 func answer(list ...attrs) (ms []genetlink.Message, err error) {
 	if len(list) == 0 {
 		list = []attrs{nil}
@@ -336,14 +336,14 @@ func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// bitList returns a bitset without a mask.
+// bitList returns a verbose bitset without a mask: of rx-checksum, and of ntupleFeature if ntuple is set.
 func bitList(ntuple bool) attrs {
 	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
 	bits := attrs{bit("rx-checksum")}
 	if ntuple {
 		bits = append(bits, bit(ntupleFeature))
 	}
-	return attrs{{1, nil}, {attrBitsetBits, bits}} // ETHTOOL_A_BITSET_NOMASK
+	return attrs{{1, nil}, {attrBitsetBits, bits}} // 1: ETHTOOL_A_BITSET_NOMASK
 }
 
 func changedBit(on, off *[]string) func(*netlink.AttributeDecoder) {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ioctl answers SIOCETHTOOL.
+// ioctl answers the commands of SIOCETHTOOL that the package uses; others are EOPNOTSUPP.
 func (f *fakeNIC) ioctl(b []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,22 +11,23 @@ import (
 
 // A driver may stop its transmit queues while it restarts a receive queue, as gve does (gve_turndown,
 // gve_turnup), and start them again without running the queueing disciplines (docs/specs/gve.md, 11). Packets
-// of programs then wait in a discipline until another packet is sent through it, which may never happen: TCP
-// does not retransmit a segment that still waits in its own host (skb_still_in_host_queue).
+// that programs send meanwhile wait in a discipline until another packet is sent through it, which may never happen:
+// TCP does not retransmit a segment that still waits in its own host (skb_still_in_host_queue).
 //
-// So the Device sends small packets to the interface's own address while packets wait. A packet's queue depends
-// on the sending CPU (XPS), or on a hash of its addresses and ports with a secret key: so the Device sends on
-// all CPUs that its process may use, from many ports, in at most kickRounds rounds.
+// So after a step that may restart queues, the Device looks for waiting packets, and while there are some, sends small
+// packets to the interface's own address. A packet's queue depends on the sending CPU (XPS), or on a hash of its
+// addresses and ports with a secret key: so the Device sends on all CPUs that its process's cpuset allows, from many
+// ports, in at most kickRounds rounds.
 
 // maxCPUs is CPU_SETSIZE.
 const maxCPUs = 1024
 
-// kickRounds is the most rounds of a kick: a round with as many packets as queues misses a given queue with a
-// probability of about 1/e.
+// kickRounds is the most rounds of a kick: if a hash chooses the queues, a round with as many packets as queues misses
+// a given queue with a probability of about 1/e.
 const kickRounds = 16
 
 // kick tries to make an interface's queueing disciplines send waiting packets. It returns how many of the disciplines
-// where packets waited have sent bytes or are empty.
+// where packets waited have sent bytes, are empty or no longer exist.
 func kick(ifindex int) (n int, err error) {
 	err = withRoutes(func(ask asker) error {
 		list := func() ([]qdisc, error) { return qdiscs(ask, ifindex) }
@@ -49,9 +50,9 @@ func kick(ifindex int) (n int, err error) {
 	return n, err
 }
 
-// runQueued calls send, with the number of disciplines besides mq and mqprio, until the disciplines where packets
-// waited have sent bytes or are empty, at most kickRounds times. It returns how many of them have sent bytes or
-// are empty.
+// runQueued calls send, with the number of disciplines besides mq and mqprio, until each discipline where packets
+// waited has sent bytes, is empty or no longer exists, or until an error, at most kickRounds times. It returns how many
+// of the disciplines where packets waited have sent bytes, are empty or no longer exist.
 func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int, err error) {
 	all, err := list()
 	if err != nil {
@@ -91,8 +92,8 @@ func runQueued(list func() ([]qdisc, error), send func(queues int) error) (n int
 type prober struct {
 	fd    int
 	to    unix.SockaddrLinklayer
-	frame [60]byte // the shortest Ethernet frame
-	cpus  []int    // the CPUs on which this process may run
+	frame [60]byte // the shortest Ethernet frame, without its FCS
+	cpus  []int    // the CPUs that this process's cpuset allowed at the first send
 	sent  int
 }
 
@@ -115,7 +116,8 @@ func newProber(ifindex int) (*prober, error) {
 
 func (p *prober) close() { _ = unix.Close(p.fd) }
 
-// send sends at least one packet on each CPU of cpus that still exists, and if all do, at least queues in all.
+// send tries to send at least one packet on each CPU of cpus that still exists and is allowed; if all are, at least
+// queues packets in all.
 func (p *prober) send(queues int) (err error) {
 	var was unix.CPUSet
 	runtime.LockOSThread()
@@ -138,7 +140,7 @@ func (p *prober) send(queues int) (err error) {
 		for range (queues + len(p.cpus) - 1) / len(p.cpus) {
 			p.sent++
 			setPort(&p.frame, p.sent)
-			// A discipline that has no room for this packet sends its others all the same.
+			// A discipline that has no room for this packet still sends the packets that it holds.
 			err := unix.Sendto(p.fd, p.frame[:], unix.MSG_DONTWAIT, &p.to)
 			if err != nil && err != unix.ENOBUFS && err != unix.EAGAIN {
 				return fmt.Errorf("send a packet: %w", err)
@@ -159,8 +161,8 @@ const (
 	udpOffset = ipOffset + 20
 )
 
-// probe returns a frame from the interface to itself, with a UDP packet that no host accepts: from no address
-// to the loopback address, port 9 (discard), with a time to live of 1.
+// probe returns a frame from the interface to itself, with a UDP packet that no host accepts: from 0.0.0.0 to
+// 127.0.0.1, destination port 9 (discard), with a time to live of 1.
 func probe(mac [6]byte) (b [60]byte) {
 	copy(b[:], mac[:])
 	copy(b[6:], mac[:])
@@ -170,7 +172,7 @@ func probe(mac [6]byte) (b [60]byte) {
 	return b
 }
 
-// setPort sets one of 16384 source ports.
+// setPort sets the UDP source port to one of 16384, which n chooses.
 func setPort(b *[60]byte, n int) {
 	b[udpOffset], b[udpOffset+1] = 0xc0|byte(n>>8&0x3f), byte(n)
 }

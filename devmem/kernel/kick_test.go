@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeQueues are queueing disciplines; a discipline in forgotten sends its packets when the next packet passes
-// through it.
+// fakeQueues imitates queueing disciplines. A discipline that is true in forgotten sends its packets when the next
+// packet comes, and is then false; in another one the next packet waits too.
 type fakeQueues struct {
 	all       []qdisc
 	forgotten map[uint32]bool // by parent
@@ -35,7 +35,7 @@ func (f *fakeQueues) pass(parent uint32) {
 	}
 }
 
-// Rounds of probes are sent, kickRounds at most, until each queue where packets waited has sent some.
+// runQueued calls send, at most kickRounds times, until each discipline where packets waited has sent bytes.
 func TestWhatWaitsIsSent(t *testing.T) {
 	queue := func(parent, waiting uint32) qdisc {
 		return qdisc{place{0, parent}, "fq_codel", uint64(parent), waiting}
@@ -62,7 +62,7 @@ func TestWhatWaitsIsSent(t *testing.T) {
 			leaves := 0
 			for _, q := range f.all {
 				if !q.shared() {
-					if leaves == rounds { // in each round only one discipline gets a packet
+					if leaves == rounds { // in each round at most one discipline gets a packet
 						f.pass(q.parent)
 					}
 					leaves++
@@ -94,7 +94,8 @@ func TestWhatCannotBeAskedOrSentIsSaid(t *testing.T) {
 	wantErr(t, "the first list", err, syscall.EINTR)
 }
 
-// setPort changes only the source port.
+// A probe has the interface's address as both Ethernet addresses, and a valid IP header checksum. setPort changes only
+// the source port, to 16384 different ones.
 func TestProbe(t *testing.T) {
 	mac := [6]byte{2, 4, 6, 8, 10, 12}
 	b := probe(mac)

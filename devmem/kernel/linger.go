@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// shouldLinger reports whether Close must keep the socket open (startLinger), sends are in progress,
-// which nothing could abort after close(2). It returns false if there is unread data, with which close(2) resets the
+// shouldLinger reports whether Close must keep the socket open (startLinger): whether sends are in progress, which
+// nothing could abort after close(2). It returns false if there is unread data, with which close(2) resets the
 // connection, and while SetLinger has set a time, which the kernel obeys.
 func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
@@ -23,8 +23,9 @@ func (c *Conn) shouldLinger(fd int) bool {
 	return c.sends.underWay() > 0
 }
 
-// startLinger starts a goroutine that keeps a connection's socket until its sends are complete or the device is
-// closed, and closes it at once if it cannot watch it. It returns false if the device is closed already.
+// startLinger shuts a connection down, and starts a goroutine that closes the socket when the sends are complete or the
+// device is closed. If the poller cannot watch the socket, startLinger closes the socket at once. It returns false, and
+// does nothing, if the device is closed already.
 func (d *Device) startLinger(c *Conn) bool {
 	return d.conns.Do(func() {
 		fd, err := c.s.detach()

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fillPeer makes a connection to a peer that does not read, sends until the peer accepts no more, or 8 MiB, and
-// closes the connection.
+// fillPeer makes a connection to a peer that does not read, sends until the kernel holds unsent data or 8 MiB are sent,
+// and closes the connection. It returns the peer's end, and how many bytes it sent.
 func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
 	t.Helper()
 	c, h := pair(t, td)

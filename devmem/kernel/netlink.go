@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// The family "netdev" (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h).
+// Numbers and names of the generic netlink family "netdev" (Documentation/netlink/specs/netdev.yaml,
+// include/uapi/linux/netdev.h).
 const (
 	netdevFamily = "netdev"
 
@@ -65,7 +66,7 @@ func (f dialFunc) open(family string) (*genl, error) {
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
-	// The kernel then explains errors by texts (extack).
+	// With this option the kernel may add a text to an error (extack).
 	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
@@ -78,8 +79,8 @@ func (f dialFunc) open(family string) (*genl, error) {
 	return g, nil
 }
 
-// ask sends a command, and calls reply with the attributes of each answer; with a nil reply it waits for an
-// acknowledgement only.
+// ask sends a command, as a request for a list if dump is set, and calls reply with the attributes of each answer. If
+// reply is nil and dump is not set, it waits for an acknowledgement only.
 func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
@@ -112,7 +113,8 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	return nil
 }
 
-// noAttach is the kernel's message if a NIC cannot use a dma-buf (net/core/devmem.c, net_devmem_bind_dmabuf).
+// noAttach is the kernel's message if a dma-buf cannot be attached to a NIC (net/core/devmem.c,
+// net_devmem_bind_dmabuf).
 const noAttach = "Failed to bind dmabuf to device"
 
 // bind binds a dma-buf to an interface, and to queues for receive. The binding, whose id it returns, ends when g is
@@ -143,7 +145,8 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	return qs, err
 }
 
-// eachQueue calls f with each receive queue, its binding and its NAPI instance; 0: none.
+// eachQueue calls f with the number of each receive queue, and the ids of its binding and its NAPI instance. An id of 0
+// means none.
 func (g *genl) eachQueue(ifindex int, f func(queue int, binding, napi uint32)) error {
 	return g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
 		var queue, index, binding, napi uint32

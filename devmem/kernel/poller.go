@@ -54,7 +54,7 @@ func (p *poller) run() {
 		}
 		p.mu.Lock()
 		for _, e := range events[:n] {
-			// If the socket was closed, another one may have its descriptor: that one tries again in vain.
+			// If the socket was closed, another one may have its descriptor: its calls try again in vain.
 			if s := p.socks[e.Fd]; s != nil {
 				s.notify(e.Events)
 			}
@@ -86,7 +86,7 @@ type sock struct {
 	fd int          // -1 after close or detach (linger.go)
 }
 
-// newSock makes a sock that owns fd, which it closes after an error.
+// newSock makes a sock that owns fd. If newSock returns an error, it has closed fd.
 func (p *poller) newSock(fd int) (*sock, error) {
 	s := &sock{
 		p: p, fd: fd, closed: make(chan struct{}),
@@ -122,7 +122,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// on calls f, which must not wait, with the descriptor; it returns net.ErrClosed if the socket is closed.
+// on calls f with the descriptor and returns its error; f must not wait. After close or detach it returns
+// net.ErrClosed without a call of f.
 func (s *sock) on(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -132,7 +133,7 @@ func (s *sock) on(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// close closes the socket when no call uses its descriptor any more.
+// close waits until no call uses the descriptor, and closes it. After close or detach it returns net.ErrClosed.
 func (s *sock) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,8 +41,9 @@ func tcmsg(kind netlink.HeaderType, flags netlink.HeaderFlags, ifindex int, pare
 	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(b, attrs...)}
 }
 
-// replaceQdisc makes an interface's queueing disciplines drop their packets: it replaces them, and restores the
-// default. It returns errOwnQdisc for a discipline that it could not restore.
+// replaceQdisc makes an interface's default queueing disciplines drop their packets: it replaces them by mq, and
+// restores the default. If the root discipline is not the default, replaceQdisc returns errOwnQdisc and changes
+// nothing.
 func replaceQdisc(ask asker, ifindex int) error {
 	all, err := qdiscs(ask, ifindex)
 	if err != nil {
@@ -74,14 +75,15 @@ type place struct{ handle, parent uint32 }
 type qdisc struct {
 	place
 	kind    string
-	gone    uint64 // bytes passed to the driver
-	waiting uint32 // packets
+	gone    uint64 // bytes that the discipline has sent
+	waiting uint32 // packets in the discipline
 }
 
-// shared reports whether the discipline holds no packets itself, but has a discipline for each transmit queue.
+// shared reports whether the discipline is mq or mqprio: these hold no packets themselves, but have a discipline for
+// each transmit queue.
 func (q qdisc) shared() bool { return q.kind == "mq" || q.kind == "mqprio" }
 
-// qdiscs lists queueing disciplines; unreported values are 0.
+// qdiscs lists an interface's queueing disciplines; values that the kernel does not report are 0.
 func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	msgs, err := ask(tcmsg(unix.RTM_GETQDISC, netlink.Dump, ifindex, 0, nil))
 	if err != nil {
@@ -90,7 +92,7 @@ func qdiscs(ask asker, ifindex int) ([]qdisc, error) {
 	var all []qdisc
 	for _, m := range msgs {
 		u := binary.NativeEndian.Uint32
-		if len(m.Data) < tcmsgLen || u(m.Data[4:]) != uint32(ifindex) { // old kernels list all interfaces
+		if len(m.Data) < tcmsgLen || u(m.Data[4:]) != uint32(ifindex) { // the kernel may list other interfaces, too
 			continue
 		}
 		q := qdisc{place: place{handle: u(m.Data[8:]), parent: u(m.Data[12:])}}

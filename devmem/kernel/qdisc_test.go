@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The default discipline is replaced and restored, a configured one not.
+// replaceQdisc asks for a replacement of a default discipline and then for its deletion; for a configured one it asks
+// for neither.
 func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	qdisc := func(ifindex, handle, parent uint32) netlink.Message {
 		b := make([]byte, tcmsgLen)

@@ -25,8 +25,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// receive calls recvmsg until it returns data, the end of the stream or an error; after EAGAIN it waits, unless flags
-// have MSG_DONTWAIT. The caller holds rmu.
+// receive calls recvmsg until it returns data, the end of the stream or an error; after EAGAIN it waits, but if
+// flags have MSG_DONTWAIT, returns EAGAIN. The caller holds rmu.
 func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, nfrags, nlinear int, err error) {
 	var control []byte
 	if flags&msgSockDevmem != 0 {

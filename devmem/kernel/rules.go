@@ -14,7 +14,7 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// From include/uapi/linux/ethtool.h. Netlink has no flow rules, and RSS only since 6.17.
+// From include/uapi/linux/ethtool.h. Netlink has no flow rules, and sets the RSS table only since 6.17.
 const (
 	ethtoolGRXCLSRLCNT = 0x2e
 	ethtoolGRXCLSRLALL = 0x30
@@ -36,7 +36,7 @@ const (
 	rxnfcSpec   = 16
 	rxnfcCount  = 184
 	rxnfcLocs   = 188
-	specKey     = 4   // in fs: u32 flow_type, then the values to match
+	specKey     = 4   // offset in fs, after u32 flow_type, of the values to match
 	specMask    = 76  // their masks
 	specCookie  = 152 // the queue
 	specLoc     = 160
@@ -46,8 +46,8 @@ const (
 
 var big = binary.BigEndian
 
-// command makes an ioctl with size bytes, which begin with words, and returns them as the kernel has changed
-// them.
+// command calls SIOCETHTOOL with a buffer of size bytes that begins with words, and returns the buffer as the kernel
+// has changed it.
 func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	b := make([]byte, size)
 	for i, w := range words {
@@ -56,7 +56,8 @@ func (d *Device) command(size int, words ...uint32) ([]byte, error) {
 	return b, d.ioctl(b)
 }
 
-// ruleMatch writes a flow as struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
+// ruleMatch writes a flow's values to key and their masks to mask, as struct ethtool_tcpip4_spec or
+// ethtool_tcpip6_spec, and returns the flow type.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	flowType, size := tcpV4Flow, 4
@@ -102,7 +103,7 @@ func deleteRule(location uint32) []byte {
 	return b
 }
 
-// freeRule returns the last free location, as ethtool does, or locAny if the driver accepts that.
+// freeRule returns locAny if the driver accepts that, else the last free location of the first maxLocs, or ENOSPC.
 func (d *Device) freeRule() (uint32, error) {
 	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
 	if err != nil {
@@ -160,7 +161,7 @@ func (d *Device) dropRules() error {
 	return nil
 }
 
-// AddFlow implements devmem.Device. It turns the interface's feature ntuple on.
+// AddFlow implements devmem.Device. If the flow is valid, it turns the interface's feature ntuple on.
 func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	fail := func(err error) (devmem.FlowID, error) {
 		return 0, fmt.Errorf("%s: flow %v to %v, queue %d: %w", d.name, f.Src, f.Dst, f.Queue, err)
@@ -186,7 +187,7 @@ func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	if err := d.ioctl(b); err != nil {
 		return fail(err)
 	}
-	id := devmem.FlowID(native.Uint32(b[rxnfcSpec+specLoc:])) + 1 // 0 is no rule
+	id := devmem.FlowID(native.Uint32(b[rxnfcSpec+specLoc:])) + 1 // FlowID 0 names no rule
 	d.flows[id] = f
 	return id, nil
 }

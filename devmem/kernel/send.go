@@ -13,7 +13,7 @@ import (
 )
 
 // maxPieces is how many pieces of memory a segment may have: drivers cannot linearize unreadable memory, and
-// drop a segment with too many at each retransmission. The lowest known limit is gve's, 9 besides the header
+// drop a segment with too many each time it is sent. The lowest known limit is gve's, 9 besides the header
 // (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
@@ -72,7 +72,8 @@ func group(ranges []devmem.Range, mss int) int {
 	return len(ranges)
 }
 
-// sendGroup queues ranges; it waits for room until the write deadline.
+// sendGroup queues ranges to be sent; it waits for room, at most until the write deadline. It returns call, or a new
+// record if call is nil and it queued a byte, and how many bytes it queued.
 func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
@@ -130,13 +131,13 @@ func (c *Conn) optmemFull(fd int) error {
 	return syscall.EAGAIN
 }
 
-// reap reads the completions on the error queue, and reports whether there was one.
+// reap records the completions on the error queue in c.sends, and reports whether there was one.
 func (c *Conn) reap(fd int) (some bool) {
 	var control [completeRoom]byte
 	for {
 		_, nc, err := recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 		if err != nil {
-			break // EAGAIN: empty
+			break // normally EAGAIN: the queue is empty
 		}
 		r, ok, err := parseCompletion(control[:nc])
 		if err != nil || !ok {
@@ -164,7 +165,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	for {
 		var over error
 		if err := c.s.on(func(fd int) error {
-			over = c.over(fd) // before reap, as sends complete when a connection ends
+			over = c.over(fd) // before reap: then reap finds all sends that the end of the connection completes
 			c.reap(fd)
 			return nil
 		}); err != nil {
@@ -194,7 +195,7 @@ func (c *Conn) over(fd int) error {
 	if err != nil || info.State != tcpClose {
 		return nil
 	}
-	if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 { // clears the error
+	if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 { // this clears the error
 		_ = c.fails(syscall.Errno(e))
 	}
 	if e := c.failed.Load(); e != nil {

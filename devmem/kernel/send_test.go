@@ -94,13 +94,13 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// The kernel completes the sendmsgs of a call in any order.
+// The kernel may complete the sendmsgs of a call in any order.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
 		var b binding
 		next := l.base
-		parts := map[uint32]int{} // incomplete sendmsgs
+		parts := map[uint32]int{} // number of incomplete sendmsgs, by number of the call
 		callOf := map[uint32]uint32{}
 		var open []uint32 // numbers of the sendmsgs that are not complete
 		var calls uint32

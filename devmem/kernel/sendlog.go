@@ -9,7 +9,7 @@ import (
 // sendLog translates the kernel's numbers of sends, which count sendmsg, to numbers of SendDevmem.
 type sendLog struct {
 	mu    sync.Mutex // held during sendmsg: a send is recorded before its completion
-	base  uint32     // the kernel's number of recs[0]
+	base  uint32     // the kernel's number of recs[0], or of the next sendmsg if recs is empty
 	recs  []sendRec
 	calls uint32     // calls of SendDevmem that have queued a byte so far
 	done  []seqRange // complete calls that take has not returned, ascending, not adjacent
@@ -29,7 +29,8 @@ type sendCall struct {
 	ended  bool // the call makes no more sendmsgs
 }
 
-// queued records a sendmsg; call is nil for the first one of a SendDevmem. The caller holds mu.
+// queued records a sendmsg of call, and returns call. For the first sendmsg of a SendDevmem call is nil, and queued
+// returns a new one. The caller holds mu.
 func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}

@@ -16,14 +16,14 @@ import (
 	"vnic.dev/vnic/internal/diagnosis"
 )
 
-// counters has what a device has counted since Open.
+// counters has what a device has counted since Open, and in base the interface's counters at Open.
 type counters struct {
 	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
 
 	mu       sync.Mutex
-	segments segments // of connections that have ended
+	segments segments // of connections whose sockets are closed
 	base     nicCounters
-	last     nicCounters // the last result of since: counters never decrease, although drivers clear theirs
+	last     nicCounters // the last result of since: counters never decrease, although drivers may clear theirs
 }
 
 type segments struct{ in, out, retrans uint64 }
@@ -69,7 +69,7 @@ func (d *Device) nicCounters() nicCounters {
 		st := link.Attrs().Statistics // struct rtnl_link_stats64 (include/uapi/linux/if_link.h)
 		n = nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}
 	}
-	// Drivers report the same drops in several counters.
+	// Drivers may report the same drops in several counters, so nicDrops is the largest.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
 	}
@@ -89,7 +89,8 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops sums the driver's own counters (ethtool -S) of packets for which the NIC had no buffer.
+// driverDrops sums the driver's own counters (ethtool -S) whose names countsDrops accepts: of packets for which the NIC
+// had no buffer.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -121,17 +122,17 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops reports whether a counter's name has a word by which a driver names drops for lack of a buffer: gve
-// rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards. The words must not match both a counter of
-// each queue and their sum.
+// countsDrops reports whether a counter's name has a word by which a driver names drops for lack of a buffer, as in
+// gve's rx_no_buffers_posted[q], mlx5's rx_out_of_buffer and bnxt's rx_discards. The words must not match both the
+// counters of the queues and the sum of these counters.
 func countsDrops(name string) bool {
 	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
 }
 
-// Stats implements devmem.Device. The interface's drop counters include other programs' drops. Posted counts
-// pages in receive buffers, sockets and caches together; Held counts tokens. Stats reads the completions of open
-// connections, so that Sends is up to date.
+// Stats implements devmem.Device. The interface's drop counters include other programs' drops. Held counts tokens, but
+// at most the pages that are in flight; Posted counts the other pages in flight: in receive buffers, sockets and
+// caches. Stats reads the completions of open connections, so that Sends is up to date.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),

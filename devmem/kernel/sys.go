@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// System calls that golang.org/x/sys/unix cannot make.
+// This file makes system calls in forms that golang.org/x/sys/unix does not offer.
 
 // From include/linux/socket.h and include/uapi/asm-generic/socket.h.
 const (
@@ -58,7 +58,7 @@ func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 	})
 }
 
-// recvmsg receives n bytes, into b or in device memory, and nc bytes of control messages.
+// recvmsg receives n bytes, into b or in device memory, and nc bytes of control messages into control.
 func recvmsg(fd int, b, control []byte, flags int) (n, nc int, err error) {
 	var m unix.Msghdr
 	var v unix.Iovec
@@ -100,7 +100,7 @@ type ifreq struct {
 	_    [16]byte // the rest of a union of 24 bytes
 }
 
-// ethtoolIoctl calls SIOCETHTOOL; b begins with the command and has room for the answer.
+// ethtoolIoctl calls SIOCETHTOOL for the interface name; b begins with the command and has room for the answer.
 func ethtoolIoctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL

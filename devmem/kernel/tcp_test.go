@@ -21,8 +21,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The example does not run here, as it needs a NIC with devmem TCP (internal/job/boot,
-	// TestProgramRunsInAGuest).
+	// The example does not run here, as it needs a NIC with devmem TCP: TestProgramRunsInAGuest of internal/job/boot runs
+	// it.
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
@@ -244,7 +244,7 @@ func TestReceiveOrdinaryData(t *testing.T) {
 	}
 	testkit.Equal(t, "end", errOf(c.Read(linear)), io.EOF)
 	if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 7}}); n != 0 || err != nil {
-		// A kernel without devmem TCP has no such option.
+		// A kernel without devmem TCP has no option SO_DEVMEM_DONTNEED.
 		if !errors.Is(err, syscall.ENOPROTOOPT) {
 			t.Errorf("unknown tokens: %d, %v", n, err)
 		}

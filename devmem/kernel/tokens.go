@@ -6,14 +6,14 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// tokens records the tokens that the kernel has issued for a connection. The kernel issues the lowest free
-// number, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill).
+// tokens records the tokens below maxTrack that the kernel has issued for a connection, until they are returned. The
+// kernel issues the lowest free number, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill).
 type tokens struct {
 	mu   sync.Mutex
 	held []*binding // by token; nil: not issued, or returned
 }
 
-// foreignBinding stands for bindings of other programs.
+// foreignBinding stands for receive bindings that the Device does not have, as of other programs.
 var foreignBinding = &binding{}
 
 // maxTrack bounds held: tokens from it on are not recorded.
@@ -35,7 +35,7 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned records that tokens are returned, up to devmem.MaxFrags of them. It must be called before DONTNEED: the
+// returned records that tokens are returned, up to devmem.MaxFrags of them. It must be called before dontNeed: the
 // kernel may issue a freed token again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()

@@ -15,11 +15,11 @@ import (
 // UDMABufOptions are the options of NewUDMABuf.
 type UDMABufOptions struct {
 	Size uint64 // bytes of GPU 0's memory, whole pages
-	Node int    // NUMA node of the memory; -1: any
+	Node int    // NUMA node of the memory, up to 63; negative: any
 }
 
 // UDMABuf is an Exporter for machines without a GPU: GPU 0 is a memfd, and its dma-bufs come from /dev/udmabuf.
-// The module's parameter size_limit_mb limits a dma-buf's size.
+// The parameter size_limit_mb of the kernel's module udmabuf limits a dma-buf's size.
 type UDMABuf struct {
 	dev   int
 	memfd int
@@ -27,7 +27,7 @@ type UDMABuf struct {
 	once  sync.Once
 }
 
-// NewUDMABuf allocates the memory.
+// NewUDMABuf allocates the memory. Among the errors are EINVAL (a bad size or node) and ENOENT (no /dev/udmabuf).
 func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if o.Size == 0 || o.Size%devmem.PageSize != 0 || o.Size > 1<<47 {
 		return nil, fmt.Errorf("udmabuf of %#x bytes: not whole pages: %w", o.Size, syscall.EINVAL)
@@ -47,7 +47,7 @@ func NewUDMABuf(o UDMABufOptions) (_ *UDMABuf, err error) {
 	if err := unix.Ftruncate(u.memfd, int64(o.Size)); err != nil {
 		return nil, os.NewSyscallError("ftruncate", err)
 	}
-	// The memfd must be sealed (drivers/dma-buf/udmabuf.c:check_memfd_seals).
+	// The memfd must have F_SEAL_SHRINK (drivers/dma-buf/udmabuf.c:check_memfd_seals).
 	if _, err := unix.FcntlInt(uintptr(u.memfd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return nil, os.NewSyscallError("F_ADD_SEALS", err)
 	}
@@ -86,7 +86,7 @@ func (u *UDMABuf) Bytes() []byte { return u.mem }
 // FD returns the memfd, which Close closes.
 func (u *UDMABuf) FD() int { return u.memfd }
 
-// Close releases the memory; existing dma-bufs keep it.
+// Close releases the memory; a dma-buf that still exists keeps its part. Later calls return nil.
 func (u *UDMABuf) Close() error {
 	var errs []error
 	u.once.Do(func() {

@@ -33,7 +33,8 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 	return fd, func() error { g.open.Add(-1); return nil }, nil
 }
 
-// testDevice is a device over a fake interface. Its transmit bindings are of host memory.
+// testDevice is a Device on the loopback interface, with a fakeNIC as the interface's configuration. Its transmit
+// bindings are of host memory.
 type testDevice struct {
 	*Device
 	nic *fakeNIC

@@ -1,7 +1,8 @@
-// gpu_dmabuf returns a dma-buf of size bytes (whole pages, at most udmabuf.size_limit_mb) of the
-// memory of a NUMA node, in the role of a GPU's; -1 on error. bind-rx, bind-tx and vnic's
-// devmem/kernel accept such a dma-buf. The memory policy applies only to the memfd's mapping, and
-// the memfd keeps it: the program's other memory, and the kernel's, is not affected.
+// gpu_dmabuf returns a descriptor of a dma-buf of size bytes (whole pages, at most
+// udmabuf.size_limit_mb) of the memory of a NUMA node, in the role of a GPU's; -1 on error.
+// Netlink's bind-rx and bind-tx and vnic's devmem/kernel accept such a dma-buf. The memory policy
+// applies only to the memfd's mapping, and the memfd keeps it: the program's other memory, and the
+// kernel's, is not affected.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/mempolicy.h>
