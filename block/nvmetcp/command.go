@@ -6,7 +6,7 @@ import "fmt"
 const (
 	opWrite       = 0x01
 	opRead        = 0x02
-	opIdentify    = 0x06 // this and the next are of the admin queue
+	opIdentify    = 0x06 // opIdentify and opSetFeatures are sent on the admin queue
 	opSetFeatures = 0x09
 	opFabrics     = 0x7f
 )
@@ -18,9 +18,9 @@ const (
 	fabricsPropertyGet = 0x04
 )
 
-// Properties (Fabrics 3.5; Base 3.1).
+// Offsets of properties (Base 3.1).
 const (
-	propCAP  = 0x00 // 8 bytes
+	propCAP  = 0x00 // a property of 8 bytes; the others have 4
 	propCC   = 0x14
 	propCSTS = 0x1c
 )
@@ -28,29 +28,29 @@ const (
 // Fields of CC and CSTS (Base 3.1.5, 3.1.6).
 const (
 	ccEnable     = 1 << 0
-	ccShutdown   = 1 << 14 // SHN: normal
-	ccSQES       = 6 << 16 // IOSQES: 64 bytes
-	ccCQES       = 4 << 20 // IOCQES: 16 bytes
+	ccShutdown   = 1 << 14 // SHN: normal shutdown
+	ccSQES       = 6 << 16 // IOSQES: submission queue entries have 64 bytes
+	ccCQES       = 4 << 20 // IOCQES: completion queue entries have 16 bytes
 	cstsReady    = 1 << 0
-	cstsFatal    = 1 << 1 // CFS
+	cstsFatal    = 1 << 1 // CFS: the controller has failed
 	cstsShutMask = 3 << 2
-	cstsShutDone = 2 << 2 // SHST: complete
+	cstsShutDone = 2 << 2 // SHST: shutdown is complete
 )
 
 // SGL descriptors (Base 4.4; Fabrics 2.3.1): type and subtype.
 const (
-	sglInCapsule = 0x01 // the address is an offset
+	sglInCapsule = 0x01 // the data is in the capsule, and the address is an offset there
 	sglTransport = 0x5a
 )
 
 const (
 	sqeLen       = 64
-	usesSGL      = 1 << 6 // PSDT 01b
+	usesSGL      = 1 << 6 // PSDT 01b: the command has an SGL
 	noSQFlow     = 1 << 2 // CATTR of Connect (Fabrics 3.3): no SQ flow control
 	anyCNTLID    = 0xffff
 	connectLen   = 1024
 	identifyLen  = 4096
-	queuesFID    = 0x07 // Number of Queues (Base 5.21.1.7)
+	queuesFID    = 0x07 // feature Number of Queues (Base 5.21.1.7)
 	cnsNamespace = 0x00
 	cnsCtrl      = 0x01
 )
@@ -73,7 +73,7 @@ func newFabrics(kind uint8) *sqe {
 
 func (s *sqe) setCID(cid uint16) { le.PutUint16(s[2:], cid) }
 
-// setSGL sets SGL1, with address 0.
+// setSGL sets SGL1 to address 0, length n, and the type and subtype in kind.
 func (s *sqe) setSGL(kind uint8, n uint32) {
 	le.PutUint64(s[24:], 0)
 	le.PutUint32(s[32:], n)
@@ -82,13 +82,13 @@ func (s *sqe) setSGL(kind uint8, n uint32) {
 
 func (s *sqe) setDword(i int, v uint32) { le.PutUint32(s[4*i:], v) }
 
-// setBlocks sets SLBA and NLB (Base 6.9, 6.15).
+// setBlocks sets SLBA, and NLB for n blocks, 1 or more (Base 6.9, 6.15).
 func (s *sqe) setBlocks(lba uint64, n uint32) {
 	le.PutUint64(s[40:], lba)
 	le.PutUint16(s[48:], uint16(n-1))
 }
 
-// connectSQE returns Connect (Fabrics 3.3) for a queue; size is the number of its entries.
+// connectSQE returns Connect (Fabrics 3.3) for queue qid, which has size entries; attr is CATTR.
 func connectSQE(qid uint16, size int, attr uint8) *sqe {
 	s := newFabrics(fabricsConnect)
 	le.PutUint16(s[42:], qid)
@@ -106,7 +106,8 @@ func connectData(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) []byte 
 	return b
 }
 
-// connectFault names the parameter for which the target refused Connect, by the response's result (Fabrics 3.3).
+// connectFault names what the target refused in Connect: the parameter that begins at the byte whose number is in the
+// result of a response with status Invalid Parameters (Fabrics 3.3), or, if none begins there, that byte.
 func connectFault(result uint64) string {
 	off, inData := uint16(result), result>>16&1 != 0
 	type place struct {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	adminEntries = 32      // a target offers at least these (Fabrics 3.3)
-	noLimit      = 4 << 20 // bytes of MaxTransfer if the target has no limit
+	adminEntries = 32      // of the admin queue; a target must allow at least as many (Fabrics 3.3)
+	noLimit      = 4 << 20 // most bytes of MaxTransfer if the target's MDTS is 0
 	maxNLB       = 1 << 16 // most blocks of a command
-	minLBADS     = 9       // log2 of 512 bytes
+	minLBADS     = 9       // 9 is the log2 of 512 bytes, the smallest block
 	maxLBADS     = 20
 	readyPause   = 10 * time.Millisecond
 	maxPDO       = math.MaxUint8
@@ -34,7 +34,8 @@ type controller struct {
 	info      block.Info
 }
 
-// connect connects the admin queue (Fabrics 3.3), enables and identifies the controller, and requests one I/O queue.
+// connect connects the admin queue (Fabrics 3.3), enables the controller, identifies it and the namespace, and
+// requests one I/O queue (Set Features), which ioQueue connects.
 func (d *Device) connect(ctx context.Context) error {
 	k, l := &d.ctrl, d.admin
 	if err := l.open(); err != nil {
@@ -61,12 +62,12 @@ func (d *Device) connect(ctx context.Context) error {
 	}
 	s := newSQE(opSetFeatures, 0)
 	s.setDword(10, queuesFID)
-	s.setDword(11, 0) // one queue of each kind: counts less one
+	s.setDword(11, 0) // one submission and one completion queue: each count less one
 	_, err = l.do("Set Features, number of queues", s, nil, nil)
 	return err
 }
 
-// property executes Property Get (Fabrics 3.5); wide: for 8 bytes, not 4.
+// property executes Property Get (Fabrics 3.5) for the property at off, of 8 bytes if wide is set, else of 4.
 func (l *link) property(off uint32, wide bool) (uint64, error) {
 	s := newFabrics(fabricsPropertyGet)
 	if wide {
@@ -89,10 +90,10 @@ func (l *link) setProperty(off, v uint32) error {
 	return err
 }
 
-// cc returns the CC with the smallest page size.
+// cc returns the CC that enables a controller with CAP capab, with the smallest page size that CAP allows.
 func cc(capab uint64) uint32 { return ccEnable | ccSQES | ccCQES | uint32(capab>>48&0xf)<<7 }
 
-// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1).
+// enable sets CC.EN and waits for CSTS.RDY, for up to CAP.TO (Base 3.1.1; 500 ms if it is 0), or until ctx ends.
 func (l *link) enable(ctx context.Context, capab uint64) error {
 	if err := l.setProperty(propCC, cc(capab)); err != nil {
 		return err
@@ -101,7 +102,8 @@ func (l *link) enable(ctx context.Context, capab uint64) error {
 	return l.await(ctx, limit, "CSTS.RDY", func(csts uint64) bool { return csts&cstsReady != 0 })
 }
 
-// await reads CSTS until reached returns true, for up to limit. CFS is an error.
+// await reads CSTS until reached returns true. It returns ETIMEDOUT if that takes longer than limit, EIO if CFS is
+// set, and the cause if ctx ends.
 func (l *link) await(ctx context.Context, limit time.Duration, what string, reached func(csts uint64) bool) error {
 	for end := time.Now().Add(limit); ; {
 		csts, err := l.property(propCSTS, false)
@@ -123,7 +125,7 @@ func (l *link) await(ctx context.Context, limit time.Duration, what string, reac
 	}
 }
 
-// identify identifies the controller and the namespace (Base 5.15).
+// identify sends Identify for the controller and for the namespace (Base 5.15), and checks the answers.
 func (d *Device) identify() error {
 	var b [identifyLen]byte
 	ask := func(name string, cns, nsid uint32) error {
@@ -149,7 +151,8 @@ func (d *Device) identify() error {
 	return nil
 }
 
-// isController reads an Identify Controller data structure (Base figure 247; Fabrics 4.1).
+// isController sets fields of k from b, an Identify Controller data structure (Base figure 247; Fabrics 4.1). It
+// returns an error for a controller that the Device cannot use.
 func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	subNQN, _, _ := bytes.Cut(b[768:1024], []byte{0})
 	switch cntrltype := b[111]; {
@@ -166,7 +169,8 @@ func (k *controller) isController(b *[identifyLen]byte, nqn string) error {
 	k.mdts, k.icdoff = b[77], icdoff
 	k.maxCmd = int(le.Uint16(b[514:]))
 	k.name = fmt.Sprintf("%s (%s)", printable(b[24:64]), nqn)
-	// IOCCSZ counts units of 16 bytes, including the SQE; ICDOFF from the end of the SQE on.
+	// IOCCSZ is the capsule's length, with the SQE, in units of 16 bytes; ICDOFF is the distance from the SQE's end to
+	// the data, in the same units.
 	if room, before := 16*uint64(ioccsz), sqeLen+16*uint64(icdoff); room > before {
 		k.inCapsule = room - before
 	}
@@ -186,7 +190,8 @@ func printable(b []byte) string {
 	}, string(b)), " ")
 }
 
-// isNamespace reads an Identify Namespace data structure (Base figure 245).
+// isNamespace sets k.info, except MaxDepth, from b, an Identify Namespace data structure (Base figure 245), and k's
+// other fields. It returns an error for a namespace that the Device cannot use.
 func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	nsze, flbas := le.Uint64(b[:]), b[26]
 	format := int(flbas&0xf) | int(flbas>>5&3)<<4
@@ -208,8 +213,8 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	size := uint64(1) << lbads
 	k.info = block.Info{Size: nsze << lbads, BlockSize: size, ReadOnly: b[99]&1 != 0, Name: k.name}
 	k.info.MaxTransfer = noLimit
-	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is the log2 of a number of pages of CAP.MPSMIN
-		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // DATAL has 32 bits
+	if page := 12 + uint(k.capab>>48&0xf); k.mdts > 0 { // MDTS is the log2 of a number of pages of the size in CAP.MPSMIN
+		k.info.MaxTransfer = uint64(1) << min(uint(k.mdts)+page, 31) // a PDU's DATAL has 32 bits
 	}
 	k.info.MaxTransfer = min(k.info.MaxTransfer, maxNLB*size) &^ (size - 1)
 	if k.info.MaxTransfer == 0 {
@@ -218,7 +223,8 @@ func (k *controller) isNamespace(b *[identifyLen]byte) error {
 	return nil
 }
 
-// shutdown shuts the controller down (Base 7.6.2).
+// shutdown asks the controller to shut down (Base 7.6.2), and waits for that, for up to about Config.Timeout. It
+// ignores errors.
 func (d *Device) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.c.Timeout)
 	defer cancel()
@@ -230,8 +236,9 @@ func (d *Device) shutdown() {
 	})
 }
 
-// ioQueue connects the I/O queue without SQ flow control, as Linux's target then omits responses to successful reads,
-// or, if the target refuses that, with it.
+// ioQueue connects the I/O queue without SQ flow control: Linux's target then omits the responses to successful reads.
+// If the target refuses Connect for CATTR or with Invalid Field in Command, ioQueue tries once more, with SQ flow
+// control.
 func (d *Device) ioQueue(ctx context.Context) error {
 	refused := (*commandError)(nil)
 	err := d.tryQueue(ctx, noSQFlow)

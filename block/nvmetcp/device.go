@@ -20,7 +20,8 @@ import (
 	"vnic.dev/vnic/internal/limits"
 )
 
-// Defaults of a Config. A Timeout of 0 becomes more than DefaultTimeout on slow machines.
+// Defaults of a Config's Timeout and Depth. A Timeout of 0 becomes DefaultTimeout times the process's limits.Slow,
+// which is 1 or, on slow machines, more.
 const (
 	DefaultTimeout = time.Duration(limits.Silence)
 	DefaultDepth   = 128
@@ -28,40 +29,41 @@ const (
 
 const (
 	maxDepth  = 1023
-	maxNQN    = 223        // bytes (Base 7.9)
+	maxNQN    = 223        // most bytes of an NQN (Base 7.9)
 	allNSIDs  = 0xffffffff // means all namespaces
 	uuidNQN   = "nqn.2014-08.org.nvmexpress:uuid:"
 	discovery = "nqn.2014-08.org.nvmexpress.discovery"
 )
 
-// Config names the namespace to open, and the memory for its data.
+// Config names the namespace to open and the memory for its data, and has settings of the connections.
 type Config struct {
 	Device devmem.Device
 	Memory devmem.Memory // accesses the memory of Device's GPUs
 
 	Target    netip.AddrPort
 	NQN       string
-	HostNQN   string // empty: random
+	HostNQN   string // empty: Open makes a random one
 	Namespace uint32 // NSID; 0 means 1
 
-	Local netip.Addr    // the zero Addr: Config.Device chooses
-	Queue int           // RSS must not spread packets to it (devmem.Device.SetRSS)
-	Pool  devmem.Buffer // receives data of the I/O queue; Open binds it to Queue
+	Local netip.Addr    // local address; the zero Addr: Config.Device chooses it
+	Queue int           // receive queue for Pool; RSS must not spread packets to it (devmem.Device.SetRSS)
+	Pool  devmem.Buffer // receives what arrives on the I/O queue; Open binds it to Queue (not with Copy)
 	Data  devmem.Buffer // Op.Mem is an offset in it; without Copy it is on Pool's GPU, and Open binds it for transmit
 
 	// Depth is the most commands in the I/O queue, 1 to 1023; 0 means DefaultDepth. The controller may allow fewer
 	// (Info.MaxDepth).
 	Depth int
 
-	// Timeout limits the time without progress while a request is outstanding, and each step of Open (except the
-	// wait for CSTS.RDY, for which CAP.TO is the limit) and Close; 0 means DefaultTimeout, longer on slow machines.
+	// Timeout limits the time for which Do waits without a byte received or acknowledged, and the time of each
+	// connect, exchange of ICReq and ICResp, command and wait of Open and Close (for CSTS.RDY the limit is CAP.TO,
+	// at least 500 ms). 0 means DefaultTimeout, longer on slow machines.
 	Timeout time.Duration
 
 	// Copy moves payload through host memory, as a baseline for measurements; Queue and Pool are not used.
 	Copy bool
 }
 
-// check also sets the Config's defaults.
+// check sets the defaults of c's zero fields, and returns EINVAL or EXDEV if c is not valid.
 func (c *Config) check() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
@@ -109,7 +111,7 @@ func randomNQN() string {
 	return fmt.Sprintf("%s%x-%x-%x-%x-%x", uuidNQN, u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// hostID returns the UUID of a host NQN, or a hash of an NQN without UUID.
+// hostID returns the UUID of a host NQN; of an NQN without a valid UUID, the first 16 bytes of its SHA-256.
 func hostID(nqn string) (id [16]byte) {
 	if u, ok := strings.CutPrefix(nqn, uuidNQN); ok {
 		if b, err := hex.DecodeString(strings.ReplaceAll(u, "-", "")); err == nil && len(b) == len(id) {
@@ -120,7 +122,7 @@ func hostID(nqn string) (id [16]byte) {
 	return [16]byte(sum[:])
 }
 
-// Device is a namespace of a subsystem. It implements block.Device.
+// Device is an opened namespace of a subsystem. It implements block.Device.
 type Device struct {
 	c     Config
 	ctrl  controller
@@ -130,11 +132,11 @@ type Device struct {
 	rx, tx devmem.Binding // nil with Copy
 	flow   devmem.FlowID  // 0: none
 
-	doing sync.Mutex // held by Do and by Close
+	doing sync.Mutex // held by Do, and by Close once no Do runs
 
 	mu     sync.Mutex
 	err    error
-	cancel context.CancelCauseFunc // ends Do; nil: Do does not run
+	cancel context.CancelCauseFunc // cancels the context of the running Do, if one runs
 
 	once   sync.Once
 	closed error
@@ -142,9 +144,9 @@ type Device struct {
 
 var _ block.Device = (*Device)(nil)
 
-// Open connects to a target, and opens a namespace. Among its errors are EINVAL and EXDEV (the Config); EACCES
+// Open connects to c.Target, and opens a namespace. Among its errors are EINVAL and EXDEV (the Config); EACCES
 // (host not allowed, or authentication), EBUSY, EINVAL (for example no such subsystem) and ENODEV (no such
-// namespace) from the target; EMEDIUMTYPE (no I/O controller), EOPNOTSUPP (metadata, protection information),
+// namespace) from the target; EMEDIUMTYPE (not an I/O controller), EOPNOTSUPP (metadata, protection information),
 // block.ErrProtocol, os.ErrDeadlineExceeded and ETIMEDOUT.
 func Open(ctx context.Context, c Config) (*Device, error) {
 	if err := c.check(); err != nil {
@@ -163,7 +165,7 @@ func Open(ctx context.Context, c Config) (*Device, error) {
 }
 
 func (d *Device) open(ctx context.Context) (err error) {
-	if !d.c.Copy { // before dial: BindRX may restart the queue
+	if !d.c.Copy { // before dial: BindRX may restart the receive queue
 		if d.rx, err = d.c.Device.BindRX(d.c.Pool, d.c.Queue); err != nil {
 			return err
 		}
@@ -197,7 +199,8 @@ func (d *Device) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// A queue of n entries holds n-1 commands, and MQES is the number of entries less one.
+// depth sets Info.MaxDepth to Config.Depth, or less if CAP.MQES (at least 1) or MAXCMD is less. A queue of n entries
+// holds n-1 commands, and MQES is the number of entries less one.
 func (d *Device) depth() {
 	n := min(d.c.Depth, max(int(d.ctrl.capab&0xffff), 1))
 	if d.ctrl.maxCmd > 0 {
@@ -223,13 +226,14 @@ func (d *Device) wrap(err error) error {
 	return fmt.Errorf("nvme/tcp: %s at %v: %w", d.c.NQN, d.c.Target, err)
 }
 
-// abort resets a connection; after a mere Close TCP could still retransmit data from the buffers.
+// abort resets a connection; after a mere Close TCP could still send data from Config.Data.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0)
 	_ = c.Close()
 }
 
-// fail makes the Device fail with err, unless it has failed already, and returns the first error.
+// fail makes the Device fail with err, unless it has failed already: it cancels Do's context, and resets the
+// connections. It returns the first error with which the Device failed.
 func (d *Device) fail(err error) error {
 	d.mu.Lock()
 	was, cancel := d.err, d.cancel
@@ -259,16 +263,17 @@ func (d *Device) failed() error {
 	return d.err
 }
 
-// Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if the target has no limit; never more than
-// 65536 blocks, nor than 2 GiB.
+// Info describes the namespace. MaxTransfer is from MDTS, or 4 MiB if MDTS is 0; in whole blocks, at most 65536
+// of them, and at most 2 GiB.
 func (d *Device) Info() block.Info { return d.ctrl.info }
 
-// Stats returns a snapshot; call it between calls of Do. With Config.Copy, Looked and Looks are 0.
+// Stats returns a snapshot; do not call it while Do runs. With Config.Copy, Looked and Looks are 0.
 func (d *Device) Stats() block.Stats { return d.q.snapshot() }
 
 // Close resets the connections if Do runs, which ends the operations in progress; otherwise it shuts the
-// controller down, unless the Device has failed. It waits for the end of Do, so next and done must not call it,
-// and then until the memory is no longer in use, or returns ETIMEDOUT after Config.Timeout for a binding.
+// controller down, unless the Device has failed. Close waits for the end of Do, so next and done must not call Close.
+// Close then deletes the flow rule, closes the bindings, and waits until their memory is no longer in use; ETIMEDOUT:
+// a binding's memory was still in use after Config.Timeout. Later calls return the result of the first.
 func (d *Device) Close() error {
 	d.once.Do(func() {
 		err := d.wrap(net.ErrClosed)
@@ -289,7 +294,8 @@ func (d *Device) Close() error {
 	return d.closed
 }
 
-// release deletes the flow rule, closes the bindings, and waits for their end (settled).
+// release deletes the flow rule and closes the bindings, as far as Open made them, and waits for the bindings' end
+// (settled).
 func (d *Device) release() error {
 	var errs []error
 	if d.flow != 0 {
@@ -303,7 +309,7 @@ func (d *Device) release() error {
 	return errors.Join(append(errs, d.settled(d.rx), d.settled(d.tx))...)
 }
 
-// settled waits until the memory of a closed binding is no longer in use, for up to Config.Timeout.
+// settled waits until the memory of closed binding b is no longer in use, or returns ETIMEDOUT after Config.Timeout.
 func (d *Device) settled(b devmem.Binding) error {
 	if b == nil {
 		return nil

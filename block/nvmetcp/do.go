@@ -12,7 +12,8 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-// mostTaken is how many taken bytes make take flush the stream; without Copy, a quarter of the pool if that is less.
+// mostTaken is how many bytes, taken or skipped, make take flush the stream; without Copy, a quarter of Config.Pool
+// if that is less.
 const mostTaken = 1 << 20
 
 type run struct {
@@ -27,22 +28,23 @@ type run struct {
 	sendErr error         // valid after sent is closed
 
 	over  bool
-	open  []*slot // in progress
+	open  []*slot // commands in progress
 	unans int     // slots in open that are not answered
 	reads int     // unanswered reads in open
 	kinds int     // kindsUnderWay at the last header
 
-	// The C2HData that is being received.
+	// The C2HData whose data is being received; into is its command's slot, or nil: there is none.
 	into      *slot
 	pad, left uint64 // bytes before its data, and of its data, that are not taken from the stream
-	final     bool   // no CapsuleResp follows
+	final     bool   // no CapsuleResp follows its data
 
-	taken  uint64 // bytes taken since the last gather
-	placed bool   // some of them are data
+	taken  uint64 // bytes taken or skipped since the last gather
+	placed bool   // some of the taken bytes are data
 }
 
-// Do implements block.Device. It limits depth to Info.MaxDepth. A depth below 1 is EINVAL. It waits for
-// another Do to end, so next and done must not call Do.
+// Do implements block.Device. It limits depth to Info.MaxDepth. A depth below 1 is EINVAL. Do waits for
+// another Do or Close to end, so next and done must not call Do. After an error, other than for
+// depth or for a ctx that has ended before, the Device cannot be used any more.
 func (d *Device) Do(ctx context.Context, depth int, next func() (block.Op, bool), done func(block.Done)) (err error) {
 	if depth < 1 {
 		return d.wrap(fmt.Errorf("depth %d: %w", depth, syscall.EINVAL))
@@ -87,7 +89,7 @@ func (r *run) do(ctx context.Context) error {
 	}()
 	err := r.loop(ctx)
 	if err != nil {
-		err = r.d.fail(r.d.wrap(r.cause(err))) // also ends a send that waits
+		err = r.d.fail(r.d.wrap(r.cause(err))) // fail also ends a send that waits
 	}
 	close(r.jobs)
 	<-r.sent
@@ -95,7 +97,7 @@ func (r *run) do(ctx context.Context) error {
 		return nil
 	}
 	for _, s := range r.open {
-		if s.op.Write && r.d.tx != nil { // its memory may be in use until the binding is done
+		if s.op.Write && r.d.tx != nil { // the write's memory may be in use until the binding is done
 			if e := errors.Join(r.d.tx.Close(), r.d.settled(r.d.tx)); e != nil {
 				err = errors.Join(err, e)
 			}
@@ -109,7 +111,8 @@ func (r *run) do(ctx context.Context) error {
 	return err
 }
 
-// cause returns err, or the sender's error if that is its cause, with the number of commands in progress.
+// cause wraps err, or the sender's error if that ended the loop, with the number of commands in progress. An end of
+// the stream becomes io.ErrUnexpectedEOF.
 func (r *run) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errSender) {
 		<-r.sent
@@ -137,7 +140,7 @@ func (r *run) loop(ctx context.Context) error {
 		} else {
 			err = r.settle(ctx)
 		}
-		// After an error, too, finish reports operations that are complete.
+		// After an error of receive or settle, too, finish reports operations that are complete.
 		if e := r.finish(ctx); err == nil {
 			err = e
 		}
@@ -171,8 +174,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// give passes a job to the sender, or may return errSender if the sender has ended. give does not block: jobs has
-// room for maxJobs of each command.
+// give passes a job to the sender, or may return errSender if the sender has ended. give does not block: r.jobs
+// has room for maxJobs jobs of each command.
 func (r *run) give(j job) error {
 	j.s.jobs.Add(1)
 	select {
@@ -239,7 +242,7 @@ func (r *run) pdu(ctx context.Context) error {
 	return r.capsule(&b)
 }
 
-// Kinds of commands in progress. With both, headers have a fixed distance only by chance.
+// Kinds of unanswered commands, as bits. With both, headers have a fixed distance only by chance.
 const (
 	someReads = 1 << iota
 	someWrites
@@ -274,7 +277,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	switch {
 	case s.op.Write:
 		return violation("C2HData for %v", s)
-	case p.Len != p.PLen-uint32(p.PDO): // check has made sure that this does not wrap around
+	case p.Len != p.PLen-uint32(p.PDO): // common.check has refused a PLEN that is not above the PDO
 		return violation("C2HData for %v: DATAL %d in a PDU that holds %d", s, p.Len, p.PLen-uint32(p.PDO))
 	case uint64(p.Off) != s.got:
 		return violation("C2HData for %v: DATAO %d, not %d", s, p.Off, s.got)
@@ -290,7 +293,7 @@ func (r *run) c2hData(b *[headLen]byte) error {
 	return nil
 }
 
-// take takes arrived bytes that follow the header of a C2HData.
+// take takes arrived bytes that follow the header of a C2HData: it skips padding, or takes data for the read's memory.
 func (r *run) take(ctx context.Context) error {
 	st := r.q.stream
 	if r.pad > 0 {
@@ -346,7 +349,7 @@ func (r *run) r2t(b *[headLen]byte) error {
 		return violation("R2T for %v: R2TO %d, not %d", s, p.Off, s.got)
 	case p.Len == 0 || uint64(p.Len) > s.op.Len-s.got:
 		return violation("R2T for %v: R2TL %d, not 1 to the %d bytes that are left", s, p.Len, s.op.Len-s.got)
-	case s.jobs.Load() >= maxJobs-1: // one place is for the command itself, sent again
+	case s.jobs.Load() >= maxJobs-1: // one of the maxJobs places is for the command itself, sent again
 		return violation("R2T for %v: more than one at a time (MAXR2T is 0)", s)
 	}
 	j := r.q.job(s)
@@ -355,7 +358,8 @@ func (r *run) r2t(b *[headLen]byte) error {
 	return r.give(j)
 }
 
-// capsule processes a CapsuleResp: it sends a refused command again if it may be retried, or records the answer.
+// capsule processes a CapsuleResp: it sends a refused command again if it may be retried, or records the answer. It
+// returns an error if the CapsuleResp breaks the protocol.
 func (r *run) capsule(b *[headLen]byte) error {
 	var p response
 	p.decode(b)
@@ -363,7 +367,7 @@ func (r *run) capsule(b *[headLen]byte) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Status.mayRetry() && s.retries < maxRetries: // the command is queued behind the jobs that send its data
+	case p.Status.mayRetry() && s.retries < maxRetries: // give queues the command behind the jobs that send its data
 		if s.jobs.Load() >= maxJobs {
 			return violation("CapsuleResp for %v: it was not sent yet", s)
 		}
@@ -431,7 +435,8 @@ func (r *run) end(s *slot) {
 	r.done(block.Done{Op: s.op, Took: time.Since(s.began), Err: s.err})
 }
 
-// settle waits until finish may have something to do; all commands in open are answered.
+// settle waits until finish may have something to do, or returns an error if the sender or ctx has ended. The caller
+// makes sure that all commands in open are answered, and that there is one.
 func (r *run) settle(ctx context.Context) error {
 	for _, s := range r.open {
 		if s.op.Write && s.jobs.Load() == 0 {

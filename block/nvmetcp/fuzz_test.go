@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A target sends arbitrary bytes, and only the memory of reads changes.
+// The target sends arbitrary bytes on the I/O queue. Of the memory that attack checks, only the memory of reads may
+// change.
 func FuzzStream(f *testing.F) {
 	whole := make([]byte, headLen+hostileLen)
 	p := transfer{common: common{Type: typeC2HData, Flags: flagLast | flagSuccess, HLen: headLen, PDO: headLen,
@@ -39,7 +40,7 @@ func FuzzStream(f *testing.F) {
 			}
 			return true
 		}})
-		r.target.quiet = true // do not report errors of the initiator
+		r.target.quiet = true // the target does not report errors of the initiator
 		r.conf.Timeout = 5 * time.Second
 		d := r.open(t)
 		if bad, err := r.attack(t, d, true); err == nil && bad < hostileOps {

@@ -9,24 +9,24 @@ import (
 
 const maxWindow = 64
 
-// heads reads the headers of PDUs in place. It reads ahead where headers are if the next PDUs are like the last
-// ones: all of one length, or pairs of a C2HData and a CapsuleResp. Read bytes that are not at the start of a
-// PDU are dropped.
+// heads reads the headers of the I/O queue's PDUs in place, up to maxWindow at a time. Of received bytes it also reads
+// ahead those places where headers are if the next PDUs are like the last ones: all of one length, or pairs of a
+// C2HData and a CapsuleResp. It drops read bytes that turn out not to be at the start of a PDU.
 type heads struct {
 	stream *devmem.Stream
-	device bool   // received data is in device memory (Config.Copy is off)
-	pos    uint64 // bytes taken from the stream
+	device bool   // Config.Copy is off: data should arrive in device memory
+	pos    uint64 // bytes taken or skipped in the stream
 
 	seen    [maxWindow]seenHead
-	i, n    int // seen[i:n] were read ahead and are not used yet
-	window  int // the most headers, or pairs, of the next look
+	i, n    int // seen[i:n] are read, and next has not returned them yet
+	window  int // the most headers, or pairs, of the next call of look; for pairs maxWindow/2 if that is less
 	scratch [maxWindow * headLen]byte
 
-	stride uint64 // distance of headers, or of pairs; 0: unknown
-	pair   bool   // stride is the length of a C2HData and its CapsuleResp
+	stride uint64 // expected distance of headers, or of pairs; 0: unknown
+	pair   bool   // stride is the length of a C2HData and its CapsuleResp together
 	inPair bool   // a CapsuleResp is expected next
 
-	stats block.Stats // Looked, Looks and Messages
+	stats block.Stats // only Looked, Looks and Messages are counted here
 }
 
 type seenHead struct {
@@ -34,7 +34,7 @@ type seenHead struct {
 	b   [headLen]byte
 }
 
-// next copies the header at the start of the untaken data to b.
+// next copies the header at the start of the stream's untaken data to b; headLen bytes must have arrived.
 func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 	for h.i < h.n && h.seen[h.i].pos < h.pos {
 		h.i++
@@ -56,7 +56,8 @@ func (h *heads) next(ctx context.Context, b *[headLen]byte) error {
 
 func (h *heads) forget() { h.stride, h.pair, h.inPair, h.window = 0, false, false, 1 }
 
-// look reads the next header, and arrived ones after it at the places that stride and pair predict.
+// look reads the next header to seen, and, of the bytes that have arrived, up to window headers or pairs at the
+// places that stride, pair and inPair predict.
 func (h *heads) look(ctx context.Context) error {
 	size, count, room := uint64(headLen), 1, h.stream.Len()
 	switch {
@@ -68,7 +69,7 @@ func (h *heads) look(ctx context.Context) error {
 	}
 	dst := h.scratch[:count*int(size)]
 	each := devmem.Strided{Stride: h.stride, Len: int(size), Count: count}
-	if h.stride == size { // adjacent headers without data
+	if h.stride == size { // the headers are adjacent: one piece is enough
 		each.Len, each.Count = len(dst), 1
 	}
 	if err := h.stream.LookEach(ctx, dst, each); err != nil {
@@ -93,7 +94,7 @@ func (h *heads) look(ctx context.Context) error {
 
 func (h *heads) took(n uint64) { h.pos += n }
 
-// learn sets stride, pair and inPair from the header of a PDU.
+// learn sets stride, pair and inPair from the header of the PDU that next has returned.
 func (h *heads) learn(p *common) {
 	switch {
 	case p.Type == typeC2HData && p.Flags&flagLast != 0 && p.Flags&flagSuccess == 0:

@@ -18,10 +18,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Operations, with gaps between their memory.
+// The number and length of attack's operations, and the distance of their memory, which leaves gaps.
 const (
 	hostileOps  = 8
-	hostileLen  = 24 << 10 // more than a capsule holds
+	hostileLen  = 24 << 10 // more than a capsule of the default script holds
 	hostileStep = 64 << 10
 )
 
@@ -38,8 +38,9 @@ func twice(f func() bool) bool {
 	return true
 }
 
-// attack performs hostileOps operations, and checks that no memory but the memory of reads has changed and, unless
-// liar is set, the data of successful reads. bad is the number of operations that failed.
+// attack performs hostileOps operations. It checks that, of the first hostileStep*(hostileOps+2) bytes of Config.Data,
+// only the memory of reads has changed, and, unless liar is set, checks the data of successful reads. bad is the
+// number of operations that failed, err is Do's error.
 func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	t.Helper()
 	all := r.data()[:hostileStep*(hostileOps+2)]
@@ -82,7 +83,8 @@ func (r *rig) attack(t testing.TB, d *Device, liar bool) (bad int, err error) {
 	return bad, err
 }
 
-// raw sends a PDU, edited by the function change unless that is nil, and returns true.
+// raw sends a PDU with header p and data, after change (unless nil) has edited its bytes, and returns true. It
+// replaces HLen, PLen and a C2HData's PDO in p by the right values if they are 0.
 func raw(q *ioServer, p transfer, data []byte, change func(b []byte)) bool {
 	if p.HLen == 0 {
 		p.HLen = headLen
@@ -119,10 +121,10 @@ func TestHostileTargets(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		index int // number of the attacked operation; 3 is a write
+		index int // number, from 0, of the command for which what attacks; 3 is a write
 		what  func(q *ioServer, c *command) bool
 		says  string
-		other error // the expected error, if it is not ErrProtocol
+		other error // the expected error; nil: ErrProtocol; errGone: one of several errors of a lost connection
 	}{
 		{"PLEN that is short", 2, func(q *ioServer, c *command) bool {
 			return whole(q, c, nil, func(b []byte) { le.PutUint32(b[4:], 24) })
@@ -287,7 +289,8 @@ func TestHostileTargets(t *testing.T) {
 
 var errGone = errors.New("gone")
 
-// An R2T for data that was in the capsule is an error, and so are several R2Ts at a time.
+// An R2T for data that was in the capsule makes Do fail with block.ErrProtocol, and so do many R2Ts before the first
+// one's data is sent.
 func TestTooManyR2T(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool { q.r2t(c.cid, 1, 0, 512); return true }})
 	d := r.open(t)
@@ -296,7 +299,7 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "all of whose data was sent or asked for")
 	testkit.OK(t, d.Close())
 	r.target.behave(script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
+		q.r2t(c.cid, 1, 0, 30<<20) // requests more than the sockets hold
 		for off := range 100 {
 			q.r2t(c.cid, 2, 30<<20+off, 1)
 		}
@@ -312,10 +315,10 @@ func TestTooManyR2T(t *testing.T) {
 	testkit.ErrorSays(t, err, "more than one at a time (MAXR2T is 0)")
 }
 
-// A refusal of a command that was not sent yet is an error.
+// If a command is queued to be sent again, and the target refuses it before it is sent, Do returns block.ErrProtocol.
 func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	r := newRig(t, script{serial: true, answer: func(q *ioServer, c *command) bool {
-		q.r2t(c.cid, 1, 0, 30<<20) // more than the sockets hold
+		q.r2t(c.cid, 1, 0, 30<<20) // requests more than the sockets hold
 		for n := range uint16(maxRetries) {
 			respond(q.c, c.cid+n<<slotBits, 0x0082, 0)
 		}
@@ -330,7 +333,7 @@ func TestRefusalsOfCommandsThatWereNotSent(t *testing.T) {
 	testkit.ErrorSays(t, err, "it was not sent yet")
 }
 
-// hold returns a channel that is closed when c is no longer established.
+// hold returns a channel that is closed when c is no longer established, or its state cannot be read.
 func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 	gone := make(chan struct{})
 	g.work.Go(func() {
@@ -341,18 +344,18 @@ func (g *target) hold(c *net.TCPConn) <-chan struct{} {
 		}
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for over := false; !over; <-tick.C { // TCP_INFO shows a reset without a read
+		for over := false; !over; <-tick.C { // TCP_INFO shows a reset although nothing reads from c
 			over = true
 			_ = raw.Control(func(fd uintptr) {
 				i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-				over = err != nil || i.State != 1 // TCP_ESTABLISHED
+				over = err != nil || i.State != 1 // 1 is TCP_ESTABLISHED
 			})
 		}
 	})
 	return gone
 }
 
-// If the target is silent or receives nothing, Do returns a StallError.
+// If the target sends nothing more, also within a PDU, or receives nothing, Do returns a StallError.
 func TestSilence(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -395,7 +398,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A write that is refused before its data came fails, and the Device can still be used.
+// A write that the target refuses with Do Not Retry before its data has come fails, and the Device can still be used.
 func TestEarlyFailure(t *testing.T) {
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		if c.got == 0 && c.write {
@@ -410,13 +413,13 @@ func TestEarlyFailure(t *testing.T) {
 	testkit.OK(t, r.each(d, []block.Op{{Len: 1 << 20}})[0])
 }
 
-// respondThen requests all data of a write, and refuses the write.
+// respondThen requests data of a write, all of it unless script.r2t is less, and refuses the write (Do Not Retry).
 func respondThen(q *ioServer, c *command) {
 	q.ask(c)
 	respond(q.c, c.cid, 0x4081, 0)
 }
 
-// Devices that are opened and closed leave no binding.
+// Devices that are opened, used and closed leave no binding.
 func TestOpenAndClose(t *testing.T) {
 	r := newRig(t, script{})
 	for i := range 30 {

@@ -15,7 +15,8 @@ const connectName = "Connect"
 // minMaxH2C is the smallest allowed MAXH2CDATA (TCP 3.6.2.3).
 const minMaxH2C = 4096
 
-// link is a queue's connection while it executes one command at a time.
+// link executes commands on a queue's connection, one at a time: all commands of the admin queue, and Connect of the
+// I/O queue.
 type link struct {
 	c       devmem.Conn
 	timeout time.Duration // of open, and of each command
@@ -24,7 +25,7 @@ type link struct {
 	align  int // PDO in PDUs of the host is a multiple of this
 	maxH2C uint32
 
-	buf [icLen + identifyLen]byte // a received PDU
+	buf [icLen + identifyLen]byte // the PDU that receive has read last
 }
 
 func ended(during string, err error) error {
@@ -34,7 +35,8 @@ func ended(during string, err error) error {
 	return fmt.Errorf("%s: %w", during, err)
 }
 
-// open exchanges ICReq and ICResp (TCP 3.3). Linux's target requires HPDA 0.
+// open exchanges ICReq and ICResp (TCP 3.3), and sets align and maxH2C. It asks for HPDA 0, which Linux's target
+// requires.
 func (l *link) open() error {
 	const during = "initialize connection"
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
@@ -73,7 +75,7 @@ func (l *link) open() error {
 	return nil
 }
 
-// receive reads a PDU to buf. A C2HTermReq is an error.
+// receive reads a PDU to buf, and returns its common header. A C2HTermReq is an error (EPROTO).
 func (l *link) receive(during string) (h common, err error) {
 	if _, err := io.ReadFull(l.c, l.buf[:commonLen]); err != nil {
 		return h, ended(during, err)
@@ -94,8 +96,8 @@ func (l *link) receive(during string) (h common, err error) {
 	return h, nil
 }
 
-// do executes a command. Its capsule carries the bytes of out, and the target must send as many bytes as in has.
-// The target's refusal is a *commandError.
+// do executes a command. Its capsule carries the bytes of out. The target must send as many bytes as in has, and do
+// copies them to in. Each of the two may be empty. If the target refuses the command, do returns a *commandError.
 func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error) {
 	if err := l.c.SetDeadline(time.Now().Add(l.timeout)); err != nil {
 		return 0, err
@@ -113,7 +115,7 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	b := make([]byte, head.PLen)
 	head.encode((*[commonLen]byte)(b))
 	copy(b[commonLen:], s[:])
-	copy(b[head.PDO:], out) // without data PDO is 0
+	copy(b[head.PDO:], out) // without data PDO is 0, and nothing is copied
 	if _, err := l.c.Write(b); err != nil {
 		return 0, ended(name, err)
 	}
@@ -142,8 +144,8 @@ func (l *link) do(name string, s *sqe, out, in []byte) (result uint64, err error
 	}
 }
 
-// data copies the data of the C2HData in buf to room; off is the expected offset in the command's data. last means
-// that no CapsuleResp follows.
+// data copies the data of the C2HData in buf to room, and returns the number of its bytes; off is the expected offset
+// in the command's data. last means that no CapsuleResp follows.
 func (l *link) data(h *common, room []byte, off int) (n int, last bool, err error) {
 	var p transfer
 	p.decode((*[headLen]byte)(l.buf[:]))
@@ -162,7 +164,7 @@ func (l *link) data(h *common, room []byte, off int) (n int, last bool, err erro
 	return n, p.Flags&flagSuccess != 0, nil
 }
 
-// answer checks the CapsuleResp in buf; whole means that all data has arrived.
+// answer checks the CapsuleResp in buf, and returns its result; whole means that all data has arrived.
 func (l *link) answer(name string, whole bool) (uint64, error) {
 	var r response
 	r.decode((*[headLen]byte)(l.buf[:]))

@@ -71,7 +71,7 @@ func TestDeepAndLarge(t *testing.T) {
 	r := newRig(t, script{})
 	d := r.open(t)
 	for _, write := range []bool{false, true} {
-		r.play(t, d, 1<<20, 7, 7, func(int) bool { return write }) // the store has room for 7
+		r.play(t, d, 1<<20, 7, 7, func(int) bool { return write }) // play finds room for 7 in the store
 	}
 	spoil(r.data())
 	n, good := 0, 0
@@ -141,7 +141,7 @@ func TestInfo(t *testing.T) {
 	testkit.OK(t, errs[5])
 	testkit.ErrorIs(t, d.Do(t.Context(), 0, nil, nil), syscall.EINVAL)
 
-	r.target.behave(script{ctrl: func(ctrl, _ []byte) { le.PutUint16(ctrl[514:], 9) }}) // MAXCMD
+	r.target.behave(script{ctrl: func(ctrl, _ []byte) { le.PutUint16(ctrl[514:], 9) }}) // MAXCMD is 9
 	testkit.OK(t, d.Close())
 	r.conf.HostNQN = "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-6677-8899-aabbccddeeff"
 	d = r.open(t)
@@ -153,7 +153,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// each performs operations, and returns their errors, joined with Do's.
+// each performs operations, at most 4 at a time, and returns the error of each, joined with Do's error.
 func (r *rig) each(d *Device, ops []block.Op) []error {
 	errs := make([]error, len(ops))
 	byMem := make(map[block.Op]int)
@@ -174,7 +174,7 @@ func (r *rig) each(d *Device, ops []block.Op) []error {
 	return errs
 }
 
-// An operation that the target refuses fails alone.
+// An operation that the target refuses fails, and other operations of the same Do succeed.
 func TestStatusOfAnOperation(t *testing.T) {
 	stat := map[uint64]status{8: 0x4080, 16: 0x0281, 24: 0x4020, 32: 0x6006, 40: 0x4081, 48: 0x0082,
 		56: 0x4182, 64: 0x0777}
@@ -184,7 +184,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	for i := range uint64(10) {
 		ops = append(ops, block.Op{Off: i * 4096, Len: 4096, Mem: i * 4096, Write: i == 3 || i == 5 || i == 7 || i == 9})
 	}
-	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // refused without an R2T
+	big := block.Op{Off: 8 * 512, Len: 64 << 10, Mem: 1 << 20, Write: true} // the target refuses it without an R2T
 	ops = append(ops, big)
 	errs := r.each(d, ops)
 	for i, want := range map[int]struct {
@@ -211,7 +211,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	if !bytes.Equal(r.data()[:4096], original[:4096]) {
 		t.Error("the operation beside them has other bytes")
 	}
-	// A read may fail when some of its data has arrived.
+	// A read that the target refuses after some of its data fails, too, and does not count in Stats.Read.
 	r.target.behave(script{answer: func(q *ioServer, c *command) bool {
 		c2h(q.c, 0, c.cid, 0, original[:512], 0)
 		respond(q.c, c.cid, 0x0281, 0)
@@ -223,7 +223,7 @@ func TestStatusOfAnOperation(t *testing.T) {
 	testkit.Equal(t, "bytes read", d.Stats().Read, 0)
 }
 
-// Open names the reason of an error, and leaks nothing.
+// An Open that fails returns an error that names the reason, and leaks no goroutine or file descriptor.
 func TestOpenRefusals(t *testing.T) {
 	r := newRig(t, script{})
 	ctx := context.Background()
@@ -304,7 +304,7 @@ func TestOpenRefusals(t *testing.T) {
 			testkit.ErrorSays(t, err, c.says, "nvme/tcp: "+testNQN)
 		})
 	}
-	// Invalid answers to Identify are errors.
+	// After an invalid answer to Identify, Open returns block.ErrProtocol.
 	for says, p := range map[string]transfer{
 		"CCCID 0x0009":              {CID: 9, Len: 512},
 		"bytes [512, +512)":         {CID: 5, Off: 512, Len: 512},
@@ -379,7 +379,7 @@ func terminate(c net.Conn, fes uint16, fei uint32, about pduType) bool {
 	return true
 }
 
-// The end of a context ends Do.
+// The end of its context ends Do, and the Device has failed then. A Do whose context has ended before does not begin.
 func TestContextEndsDo(t *testing.T) {
 	came := make(chan bool, 64)
 	r := newRig(t, script{answer: func(_ *ioServer, c *command) bool { came <- true; return c.n >= 2 }})

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/block"
 )
 
-var le = binary.LittleEndian // all fields are little endian (TCP 3.6)
+var le = binary.LittleEndian // all fields of PDUs are little endian (TCP 3.6)
 
 // pduType is PDU-Type (TCP 3.6.2).
 type pduType uint8
@@ -40,25 +40,25 @@ const (
 	flagHDGST   = 1 << 0
 	flagDDGST   = 1 << 1
 	flagLast    = 1 << 2 // last data of a command (C2HData), or of an R2T (H2CData)
-	flagSuccess = 1 << 3 // no CapsuleResp follows (C2HData)
+	flagSuccess = 1 << 3 // no CapsuleResp follows, as the command has succeeded (C2HData)
 )
 
 // Lengths in bytes.
 const (
-	commonLen  = 8   // CH
+	commonLen  = 8   // CH, the common header
 	headLen    = 24  // HLEN of C2HData, H2CData, R2T, CapsuleResp and the TermReqs
 	commandLen = 72  // CapsuleCmd: CH and an SQE
 	icLen      = 128 // HLEN and PLEN of ICReq and ICResp
 	maxTermLen = 152 // most PLEN of a TermReq (TCP 3.6.2.4, 3.6.2.5)
-	wordLen    = 4   // a C2HData's PDO is a multiple of it, as HPDA is 0 (TCP 3.6.2.2)
+	wordLen    = 4   // a C2HData's PDO (as HPDA is 0, TCP 3.6.2.2) and MAXH2CDATA are multiples of it
 )
 
 type common struct {
-	Type  pduType // offset 0
+	Type  pduType // at offset 0
 	Flags uint8   // 1
 	HLen  uint8   // 2
 	PDO   uint8   // 3
-	PLen  uint32  // 4: of the whole PDU
+	PLen  uint32  // 4: length of the whole PDU
 }
 
 func (h *common) decode(b *[commonLen]byte) {
@@ -70,7 +70,7 @@ func (h *common) encode(b *[commonLen]byte) {
 	le.PutUint32(b[4:], h.PLen)
 }
 
-// encode and decode are slow, for PDUs that a connection sees once.
+// encode and decode are slow: they are for PDUs that a connection has at most once.
 func encode(b []byte, pdu any) { _, _ = binary.Encode(b, le, pdu) }
 
 func decode(b []byte, pdu any) { _, _ = binary.Decode(b, le, pdu) }
@@ -90,7 +90,7 @@ type icResp struct {
 	common
 	PFV    uint16 // 8: version of the PDUs' format
 	CPDA   uint8  // 10: alignment of the host's data, in words of 4 bytes, less one
-	Digest uint8  // 11
+	Digest uint8  // 11: DGST, the digests in use
 	MaxH2C uint32 // 12: the most bytes of data in an H2CData
 	_      [112]byte
 }
@@ -99,11 +99,11 @@ func (p *icResp) decode(b *[icLen]byte) { decode(b[:], p) }
 
 func (p *icResp) encode(b *[icLen]byte) { encode(b[:], p) }
 
-// transfer is C2HData (TCP 3.6.2.10), H2CData (3.6.2.9) and R2T (3.6.2.11).
+// transfer is the header of a C2HData (TCP 3.6.2.10), an H2CData (3.6.2.9) or an R2T (3.6.2.11).
 type transfer struct {
 	common
 	CID uint16 // 8: CCCID
-	Tag uint16 // 10: TTAG; 0 in C2HData
+	Tag uint16 // 10: TTAG; in C2HData reserved
 	Off uint32 // 12: DATAO, R2TO: offset in the command's data
 	Len uint32 // 16: DATAL, R2TL
 }
@@ -147,7 +147,7 @@ func (p *response) encode(b *[headLen]byte) {
 	le.PutUint16(b[22:], uint16(p.Status)<<1)
 }
 
-// termReq is C2HTermReq (TCP 3.6.2.5).
+// termReq is the header of a C2HTermReq (TCP 3.6.2.5).
 type termReq struct {
 	common
 	FES uint16 // 8: Fatal Error Status
@@ -163,8 +163,8 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", block.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// check refuses headers with a type, lengths or digest flags that a target must not send after ICResp (it ignores a
-// C2HTermReq's flags). A C2HData that it accepts has a PLen above its PDO.
+// check returns block.ErrProtocol for headers with a type, lengths or digest flags that a target must not send after
+// ICResp (it ignores a C2HTermReq's flags). A C2HData that it accepts has a PLen above its PDO.
 func (h *common) check() error {
 	switch h.Type {
 	case typeCapsuleResp, typeR2T, typeC2HData, typeC2HTermReq:

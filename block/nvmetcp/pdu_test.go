@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Encoded and decoded PDUs have the bytes that Linux 7.2 sends.
+// PDUs are decoded from, or encoded to, bytes that Linux 7.2 sends.
 func TestPDUsOnTheWire(t *testing.T) {
 	wire := func(s string) []byte { return testkit.Must(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(t) }
 	var resp icResp
@@ -53,7 +53,7 @@ func TestPDUsOnTheWire(t *testing.T) {
 	}
 }
 
-// Encoding reverses decoding, except that reserved bits become 0.
+// Encoding a decoded header gives the same bytes, except that reserved bits become 0.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{"0704181818000200", "0900180018000000", "0500180018000000", "0300180098000000",
 		"07ff18ff00000000"} {
@@ -101,11 +101,11 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// tape is a connection whose whole stream has arrived.
+// tape is a connection whose whole stream, b, has arrived; the stream then ends.
 type tape struct {
 	devmem.Conn
 	b    []byte
-	call int // most bytes of a call
+	call int // most bytes that a call of RecvDevmem returns
 }
 
 func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (int, int, int, error) {
@@ -117,7 +117,7 @@ func (c *tape) RecvDevmem(_ []devmem.Frag, linear []byte, _ devmem.RecvFlags) (i
 	return n, 0, n, nil
 }
 
-// heads returns the right headers, and reads several together if they follow a pattern.
+// heads returns the right headers, and reads several at a time if their distances follow a pattern.
 func TestHeadsAreLookedAtTogether(t *testing.T) {
 	head := func(b []byte, p transfer) []byte {
 		var h [headLen]byte
@@ -133,8 +133,8 @@ func TestHeadsAreLookedAtTogether(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		next  func(i int) []transfer
-		looks uint64 // at most, for 6400 headers
-		spare uint64 // at most, bytes read beyond the headers
+		looks uint64 // most calls of look for 6400 headers
+		spare uint64 // most bytes read beyond the headers
 	}{
 		{"reads", func(int) []transfer { return []transfer{data(512, flagLast|flagSuccess)} }, 120, 0},
 		{"reads and responses", func(int) []transfer { return []transfer{data(512, flagLast), resp} }, 250, 0},

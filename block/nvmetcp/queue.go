@@ -11,11 +11,12 @@ import (
 )
 
 // A command identifier has the slot's number in its lower slotBits bits, and above them a count of the slot's
-// identifiers.
+// identifiers, modulo 64.
 const slotBits = 10
 
-// maxJobs is the most jobs of a command: the command, or earlier data that is not counted as sent; the data of
-// one R2T (MAXR2T is 0); and the command again.
+// maxJobs is the most jobs (type job) of a command that the sender has at a time: to send the command, or data of an
+// earlier R2T that is not counted as sent yet; to send the data of one R2T (MAXR2T is 0); and to send the command
+// again.
 const maxJobs = 3
 
 type queue struct {
@@ -28,13 +29,13 @@ type queue struct {
 	info       *block.Info
 	align      int
 	maxH2C     uint32
-	inCapsule  uint64 // bytes of data in a capsule
+	inCapsule  uint64 // most bytes of data in a capsule; 0: none
 	commandPDO int
 
 	stream    *devmem.Stream
 	heads     heads
 	sender    sender
-	completed uint64 // how many calls of SendDevmem are complete
+	completed uint64 // how many calls of SendDevmem are known to be complete
 
 	slots []slot
 	free  []uint16
@@ -42,7 +43,8 @@ type queue struct {
 	read, written uint64
 }
 
-// slot is a place for a command. Only Do uses it, except for the atomic fields.
+// slot is a place for a command in progress. Only Do's goroutine uses it, except for the atomic fields, which the
+// sender's goroutine uses, too.
 type slot struct {
 	op       block.Op
 	cid      uint16
@@ -53,8 +55,8 @@ type slot struct {
 	began    time.Time
 	err      error
 
-	jobs atomic.Int32  // jobs that the sender has
-	need atomic.Uint64 // how many calls of SendDevmem must be complete before done; stored before jobs is lowered
+	jobs atomic.Int32  // jobs that were given to the sender and are not done
+	need atomic.Uint64 // calls of SendDevmem to be complete before Do calls done; stored before jobs is lowered
 }
 
 func (q *queue) init(d *Device) {
@@ -64,7 +66,7 @@ func (q *queue) init(d *Device) {
 	if pdo := roundUp(commandLen+16*int(k.icdoff), q.align); pdo <= maxPDO {
 		q.commandPDO = pdo
 	} else {
-		q.inCapsule = 0 // does not fit in PDO
+		q.inCapsule = 0 // the data's offset does not fit in PDO
 	}
 	pool := d.c.Pool
 	if d.c.Copy {
@@ -96,7 +98,7 @@ func (q *queue) take(o block.Op) *slot {
 	return s
 }
 
-// renew gives a slot's command an identifier that differs from its last 63.
+// renew gives a slot's command an identifier that differs from the slot's last 63, and resets its progress.
 func (q *queue) renew(s *slot) {
 	s.cid += 1 << slotBits
 	s.answered, s.got, s.err = false, 0, nil
@@ -110,7 +112,7 @@ func (q *queue) put(s *slot) {
 	q.free = append(q.free, s.cid&(1<<slotBits-1))
 }
 
-// find returns the unanswered command that a PDU names.
+// find returns the unanswered command that a PDU of type t names by cid, or block.ErrProtocol if there is none.
 func (q *queue) find(t pduType, cid uint16) (*slot, error) {
 	if i := int(cid & (1<<slotBits - 1)); i < len(q.slots) {
 		if s := &q.slots[i]; s.used && s.cid == cid {
@@ -135,7 +137,7 @@ func (q *queue) opError(s *slot, st status) *block.OpError {
 		opcode = opWrite
 	}
 	errno := st.in(statuses).errno
-	if st.code() == 0x080 && !s.op.Write { // LBA out of range: as in block.Info.Check
+	if st.code() == 0x080 && !s.op.Write { // LBA out of range: EIO for reads, as in block.Info.Check
 		errno = syscall.EIO
 	}
 	return &block.OpError{Op: s.op, Errno: errno, Status: fmt.Sprintf("opcode %#02x, LBA %d: %s", opcode,

@@ -17,7 +17,7 @@ type attempts struct {
 	seen map[*command]bool
 }
 
-// count returns, from 1, how many commands for c's LBA it has counted, or 0 if count was called for c before.
+// count counts c, and returns how many commands for c's LBA it has counted; if it has counted c before, it returns 0.
 func (a *attempts) count(c *command) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,7 +103,7 @@ func TestDoNotRetry(t *testing.T) {
 	testkit.Equal(t, "commands", a.sent(op), 1)
 }
 
-// An answer with the identifier that a command had before it was sent again breaks the protocol.
+// Data and a response with the identifier that a command had before it was sent again break the protocol.
 func TestAnswerToTheFormerCommand(t *testing.T) {
 	var a attempts
 	var former uint16
@@ -122,14 +122,14 @@ func TestAnswerToTheFormerCommand(t *testing.T) {
 	testkit.ErrorIs(t, r.each(d, []block.Op{{Len: 4096}})[0], block.ErrProtocol)
 }
 
-// A write refused while its data is being sent is sent again, and succeeds.
+// A write refused without Do Not Retry, right after the R2T for its data, is sent again, and succeeds.
 func TestWriteIsSentAgainBehindItsData(t *testing.T) {
 	const size = 2 << 20
 	var a attempts
 	var refused *command
 	r := newRig(t, script{answer: func(q *ioServer, c *command) bool {
 		switch a.count(c) {
-		case 0: // the write's data
+		case 0: // called again for c: its requested data has arrived
 			return refused == c
 		case 1:
 			refused = c

@@ -81,7 +81,7 @@ func spoil(b []byte) {
 	}
 }
 
-// places has offsets for operations of bs bytes, with gaps between.
+// places has the free offsets in memory for operations of bs bytes, with gaps between the operations' memory.
 type places struct {
 	bs   uint64
 	free []uint64
@@ -106,7 +106,7 @@ func (p *places) take() uint64 {
 
 func (p *places) put(off uint64) { p.free = append(p.free, off) }
 
-// extent returns the offset 4096 bytes behind the places, which must all be free.
+// extent returns the offset 4096 bytes behind the last place. Call it when all places are free.
 func (p *places) extent() uint64 {
 	end := uint64(0)
 	for _, off := range p.free {
@@ -115,14 +115,15 @@ func (p *places) extent() uint64 {
 	return end + 4096
 }
 
-// play performs operations at random places, and compares the data.
+// play performs n operations of bs bytes at random offsets of the device, and checks the data, the memory beside the
+// operations, and the byte counts of Stats. Then it restores the target's store.
 func (r *rig) play(t *testing.T, d *Device, bs uint64, depth, n int, write func(i int) bool) {
 	t.Helper()
 	mem := newPlaces(bs, depth)
 	extent := mem.extent()
 	spoil(r.data()[:extent])
 	random := rand.New(rand.NewPCG(bs, uint64(depth)))
-	// no two operations share a block
+	// no two operations of a play share a block of the device
 	lbas := random.Perm(int(testStore/bs) - 1)
 	written := make(map[uint64][]byte)
 	busy := make(map[uint64]bool)
@@ -179,7 +180,8 @@ var original = func() []byte {
 	return b
 }()
 
-// cutDevice makes connections whose RecvDevmem returns pieces of random length.
+// cutDevice makes connections whose RecvDevmem returns at most a random number of bytes, which differs from call to
+// call.
 type cutDevice struct {
 	devmem.Device
 	random *rand.Rand
@@ -203,12 +205,12 @@ func (c *cutConn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.Re
 	return c.Conn.RecvDevmem(frags, linear[:min(n, len(linear))], flags)
 }
 
-// variants are behaviours of targets, and settings of the initiator.
+// variants are pairs of a target's behaviour and settings of the initiator.
 var variants = []struct {
 	name   string
 	script script
 	copies bool
-	cut    bool // fragments end anywhere
+	cut    bool // use cutDevice: fragments may end anywhere
 	pool   uint64
 }{
 	{name: "as Linux's"},

@@ -20,8 +20,8 @@ type job struct {
 
 	write    bool
 	lba      uint64
-	off, len uint64 // in the operation's bytes
-	mem      uint64 // in Config.Data
+	off, len uint64 // the bytes of the operation that a data job sends; of a command off is 0, and len is all of them
+	mem      uint64 // where they are in Config.Data
 }
 
 // sender sends on the I/O queue's connection. Another goroutine must receive: the target may stop reading until
@@ -31,10 +31,10 @@ type sender struct {
 	send *devmem.Sender
 
 	sent  uint64 // calls of SendDevmem that queued a byte
-	burst []byte // of commands that are not written yet
+	burst []byte // bytes that are not written yet: commands, or the header of an H2CData
 	held  []*slot
 
-	wake chan struct{} // gets a value when a job is done
+	wake chan struct{} // has a value if a job was done since settle last received one
 }
 
 func (s *sender) run(ctx context.Context, jobs <-chan job) error {
@@ -50,7 +50,8 @@ func (s *sender) run(ctx context.Context, jobs <-chan job) error {
 	return nil
 }
 
-// over sets a read deadline, for a stall at once, and returns err: until then a message of the target may explain err.
+// over sets the connection's read deadline, and returns err. The deadline is now if err is a stall. Else it is after
+// limits.LastWords or Config.Timeout, whichever is less: until then Do may receive a C2HTermReq that explains err.
 func (s *sender) over(err error) error {
 	wait := min(limits.LastWords.Here(), s.q.timeout)
 	if stalled := (*devmem.StallError)(nil); errors.As(err, &stalled) {
@@ -60,7 +61,7 @@ func (s *sender) over(err error) error {
 	return err
 }
 
-// do does a job. Commands may stay in burst until flush.
+// do does a job. Commands, and their slots in held, may wait for flush.
 func (s *sender) do(ctx context.Context, j *job) error {
 	if j.data {
 		if err := s.flush(); err != nil {
@@ -89,7 +90,7 @@ func (s *sender) do(ctx context.Context, j *job) error {
 	return s.flush()
 }
 
-// command appends a CapsuleCmd to burst.
+// command appends a CapsuleCmd to burst, without the data. It returns whether the data must follow in the capsule.
 func (s *sender) command(j *job) (inCapsule bool) {
 	q := s.q
 	opcode := uint8(opRead)
@@ -119,7 +120,7 @@ func (s *sender) pad(n int) {
 	s.burst = append(s.burst, zero[:n]...)
 }
 
-// h2c sends the data that an R2T requests.
+// h2c sends the data that an R2T requests, in H2CDatas of up to MAXH2CDATA bytes of data.
 func (s *sender) h2c(ctx context.Context, j *job) error {
 	pdo := roundUp(headLen, s.q.align)
 	for off, mem, left := j.off, j.mem, j.len; left > 0; {
@@ -164,7 +165,7 @@ func (s *sender) payload(ctx context.Context, mem, n uint64) error {
 	return nil
 }
 
-// flush writes the commands in burst.
+// flush writes the commands in burst, and counts the jobs of the slots in held as done.
 func (s *sender) flush() error {
 	if len(s.burst) > 0 {
 		if err := s.write(s.burst); err != nil {
@@ -193,7 +194,8 @@ func (s *sender) done(x *slot) {
 	}
 }
 
-// completed counts the completed calls of SendDevmem in *n. With wait, it waits until *n is at least need.
+// completed raises *n, the count of completed calls of SendDevmem on c, by the completions that it reads, until it is
+// at least need. With wait, completed waits for that; else it returns nil when there is no completion to read.
 func completed(c devmem.Conn, n *uint64, need uint64, wait bool) error {
 	deadline := time.Time{}
 	if !wait {
