@@ -172,3 +172,16 @@ func TestSendLog(t *testing.T) {
 		}
 	})
 }
+
+// The connection may be closed while a call waits for room for its next sendmsg.
+func TestAbandonedCallIsCountedOnce(t *testing.T) {
+	var l sendLog
+	b := new(binding)
+	l.mu.Lock()
+	call := l.queued(nil, b)
+	l.mu.Unlock()
+	l.abandon()
+	l.end(call)
+	testkit.Equal(t, "open calls", l.open, 0)
+	testkit.Equal(t, "sends of the binding", b.sends.Load(), 0)
+}

@@ -50,8 +50,10 @@ func (l *sendLog) end(call *sendCall) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	call.ended = true
-	l.settle(call)
+	if !call.ended { // else abandon has counted it
+		call.ended = true
+		l.settle(call)
+	}
 }
 
 func (l *sendLog) settle(call *sendCall) {
