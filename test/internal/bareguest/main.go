@@ -1,11 +1,11 @@
-// Command bareguest makes a minimal guest like a user's own, whose only program of vnic is the given
-// tool. On the host it writes an initramfs,
+// Command bareguest makes a minimal guest like a user's own, whose only program beside this one is the given tool. On
+// the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
 // and in that initramfs it is /init: it loads the modules in their order, runs the tool with the words after -- of the
 // kernel's command line, and prints on the console the tool's standard error, the length and SHA-256 of its standard
-// output, and its exit status.
+// output, and its exit status. Then it powers the guest off.
 package main
 
 import (
@@ -61,7 +61,7 @@ func write(out, tool string, modules []string) error {
 	return os.WriteFile(out, b.Bytes(), 0o644)
 }
 
-// inGuest runs as process 1 of the guest.
+// inGuest runs as process 1 of the guest, and does not return.
 func inGuest() {
 	if err := run(); err != nil {
 		fmt.Println("bareguest:", err)

@@ -4,8 +4,9 @@
 //	runs.0.tx.host == 0
 //	runs.1.tx.host >= 1000
 //
-// An operand is a path, or a number, true, false, null or "string" as in JSON; an index of an array is a number in
-// the path, -len- its length. OP is one of ==, !=, <, <=, > and >=.
+// An operand is a path, or a number, true, false, null or "string" as in JSON; in a path, a number is an index of an
+// array, and -len- stands for an array's length. OP is one of == and !=, which compare the values' texts, and <, <=,
+// > and >=, which compare numbers.
 package conditions
 
 import (
@@ -17,10 +18,11 @@ import (
 	"strings"
 )
 
-// Document maps the path of each value in a JSON document to the value as text, and has the lengths of arrays.
+// Document maps the path of each value in a JSON document to the value as text, and has each array's length at the
+// array's path with -len- appended.
 type Document map[string]string
 
-// Read reads a JSON document.
+// Read reads a JSON document. It does not check what follows the document.
 func Read(r io.Reader) (Document, error) {
 	v, err := decode(r)
 	if err != nil {
@@ -31,7 +33,8 @@ func Read(r io.Reader) (Document, error) {
 	return d, nil
 }
 
-// Holds reports whether a condition is true. The text has both values, or the error.
+// Holds reports whether a condition is true; a condition with an error is not. The text has the condition, the values
+// if both were found, and the error if there is one.
 func (d Document) Holds(condition string) (bool, string) { return check(d, condition) }
 
 func decode(r io.Reader) (v any, err error) {
@@ -57,7 +60,7 @@ func flatten(values map[string]string, path string, v any) {
 	}
 }
 
-// operand returns the value at a path, or a literal.
+// operand returns the text of the value at the path s or, without such a path, of the JSON literal s.
 func operand(values map[string]string, s string) (string, error) {
 	if v, there := values[s]; there {
 		return v, nil

@@ -2,8 +2,8 @@
 //
 //	doorbell /sys/bus/pci/devices/ADDRESS/resource0
 //
-// It shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the first access to a BAR after
-// an exception"): with the fault, it never prints its last line, "stored".
+// It shows a fault of QEMU's emulation of SVM together with KVM (docs/found.md, "the first access to a BAR after an
+// exception"): if the fault shows, the guest ends before this program prints "stored".
 package main
 
 import (
@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The first page faults may exit to the host; directly after such an exit the fault of QEMU does not show.
+// faults is the number of page faults before the store. The first ones may exit to the host; directly after such an
+// exit the fault of QEMU does not show.
 const faults = 100
 
 func main() {
@@ -29,7 +30,7 @@ func main() {
 	fmt.Println("stored")
 }
 
-// ring stores to the first word of the BAR in path.
+// ring stores zeros to the first 4 bytes of the BAR whose file is path.
 func ring(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -49,7 +50,7 @@ func ring(path string) error {
 		return err
 	}
 	for i := range faults {
-		if fresh[i*page] != 0 { // maps the page of zeros, and needs no memory of the host
+		if fresh[i*page] != 0 { // the read maps the page of zeros
 			return errors.New("fresh memory is not zero")
 		}
 	}

@@ -120,7 +120,7 @@ func (p *prober) same6() (string, string, error) {
 	return "yes", "TFTP, unreachable and DF as by IPv4; what the guest cuts for the path arrives", nil
 }
 
-// The datagram of cut is longer than the path MTU: the guest's kernel has to fragment it.
+// cut sends a datagram that is longer than the path MTU, so that the guest's kernel has to fragment it.
 func (p *prober) cut() (string, string, error) {
 	c, err := p.dialUDP(echoPort)
 	if err != nil {
@@ -180,7 +180,8 @@ func (p *prober) bursts() (string, string, error) {
 	return p.share(in+back, 2*bursts), fmt.Sprintf("%d of %d to the guest, %d from it", in, bursts, back), nil
 }
 
-// The host has known the path MTU since df.
+// dfAgain sends a datagram with DF that is longer than the path MTU, which the kernel of the gateway's machine has
+// known since df.
 func (p *prober) dfAgain() (string, string, error) {
 	errs, err := icmp.ListenPacket("ip4:icmp", "0.0.0.0")
 	if err != nil {

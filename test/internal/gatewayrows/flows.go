@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// thousand opens 1,000 TCP connections, and then 1,000 UDP flows.
+// thousand tries to open 1,000 TCP connections, which it leaves open, and then 1,000 UDP flows.
 func (p *prober) thousand() (string, string, error) {
 	tcp, conns := p.open("tcp")
 	p.kept = conns
@@ -17,15 +17,15 @@ func (p *prober) thousand() (string, string, error) {
 	return p.share(tcp+udp, 2*flows), fmt.Sprintf("%d of TCP and %d of UDP", tcp, udp), nil
 }
 
-// afterReset uses the same ports as before the guest's restart.
+// afterReset opens TCP connections from the ports that thousand used before the guest's restart.
 func (p *prober) afterReset() (string, string, error) {
 	n, conns := p.open("tcp")
 	p.kept = conns
 	return p.share(n, flows), fmt.Sprintf("%d of %d new connections from the same ports", n, flows), nil
 }
 
-// open counts the answers to requests that it sends when all flows are open. The ports are outside of the
-// kernel's usual range of ephemeral ports.
+// open tries to open the flows, then sends a request on each that is open, and counts the answers. The guest's ports
+// are outside of the kernel's usual range of ephemeral ports.
 func (p *prober) open(network string) (answers int, conns []net.Conn) {
 	var mu sync.Mutex
 	each := func(n int, f func(i int)) {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest starts a process for each gateway, in a network namespace with the gateway's NIC. Then it restarts
-// the guest, without closing its connections, if a process answers "again".
+// guest starts a process for each gateway, in a network namespace with the gateway's NIC, and has one after the other
+// measure. Then it restarts the guest, whose connections are still open, if a process answers "again".
 func guest() error {
 	type process struct {
 		name string
@@ -83,7 +83,8 @@ func linkOf(g gateway) (netlink.Link, error) {
 	return nil, fmt.Errorf("no NIC %s of %s", g.mac, g.name)
 }
 
-// probeAll is the process of a gateway. It answers "again" if the guest has not restarted yet.
+// probeAll is the process of a gateway. It answers "again" after the measurements of the guest's first boot, and
+// "end" after the measurement of a later one.
 func probeAll(name string) error {
 	in := bufio.NewScanner(os.Stdin)
 	if !in.Scan() {

@@ -1,13 +1,14 @@
 // Command gatewayrows measures what three gateways of one guest do: vnic's, QEMU's slirp and passt.
-// test/55-gateway.sh runs it in the guest and on this machine, and writes docs/gateway.md with it.
+// test/55-gateway.sh runs it in the guest and on this machine, and compares docs/gateway.md with what it prints
+// (WRITE=yes: writes that page).
 // The world is a network namespace that stands for the Internet behind this machine.
 //
-//	gatewayrows serve NETNS   runs the world's servers in that network namespace (the HTTP server acts in the current
-//	                          one), and prints each row that the guest has measured as a line of JSON
-//	gatewayrows guest         runs in the guest: measures all rows but reset, restarts the guest, measures reset
-//	gatewayrows table ROWS    prints the table of docs/gateway.md from the output of serve; status 1: in a row other
-//	                          than the rates both other gateways are better than vnic, a check of vnic alone has
-//	                          failed, or a row is missing
+//	gatewayrows serve NETNS   runs the world's servers in that network namespace (what HTTP requests cause is done in
+//	                          the current one), and prints each row that the guest has measured as a line of JSON
+//	gatewayrows guest         runs in the guest: measures all rows but reset, and restarts the guest; then reset
+//	gatewayrows table ROWS    prints the table of docs/gateway.md, and the checks of vnic alone, from the output of
+//	                          serve; status 1: in a row other than the rates both other gateways are better than
+//	                          vnic, such a check has failed, a row is missing, or another error
 package main
 
 import (
@@ -46,7 +47,7 @@ type gateway struct {
 	name          string
 	mac           string // of the guest's NIC
 	world, world6 string
-	forward       int // leads from this machine's loopback to the guest's burstPort
+	forward       int // UDP port of this machine's loopback that is forwarded to the guest's burstPort
 }
 
 // router is the world's router, one hop behind this machine. search is this machine's search list.
@@ -54,15 +55,15 @@ const router = "10.99.1.1"
 
 var search = []string{"corp.example.test", "example.test"}
 
-// Ports of the world, and of the guest.
+// Ports of the world, or of the guest where that is written.
 const (
 	tftpPort    = 69
 	controlPort = 7000 // HTTP: see controls
 	echoPort    = 7001 // TCP and UDP
 	talkPort    = 7002 // UDP: see talk
 	closedPort  = 7999
-	burstPort   = 7010 // in the guest
-	flowsPort   = 20000
+	burstPort   = 7010  // in the guest
+	flowsPort   = 20000 // the first one of flows in the guest
 )
 
 const (

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// echo sends pings, for patience at most, until an answer or "unreachable" comes.
+// echo sends pings until an answer or "destination unreachable" comes from any address, and sends none once patience
+// has passed.
 func (p *prober) echo(to string, v6 bool) (from net.Addr, m *icmp.Message, err error) {
 	network, proto, local, typ := "ip4:icmp", 1, "0.0.0.0", icmp.Type(ipv4.ICMPTypeEcho)
 	if v6 {
@@ -75,7 +76,7 @@ func (p *prober) ping() (string, string, error) {
 	return "yes", "answered by the host itself", p.pinged(p.world, false)
 }
 
-// pingRefused pings while the host allows no sockets for pings.
+// pingRefused pings while the gateway's machine allows no sockets for pings: it runs before ping.
 func (p *prober) pingRefused() (string, string, error) {
 	from, m, err := p.echo(p.world, false)
 	if err != nil {

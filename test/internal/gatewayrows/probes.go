@@ -45,7 +45,7 @@ func (p *prober) rows() error {
 	return nil
 }
 
-// report measures a row and sends the result.
+// report measures a row, and sends the result, or the error as a result, to the world's HTTP server.
 func (p *prober) report(name string, f func() (verdict, text string, err error)) error {
 	r := row{Gateway: p.name, Name: name}
 	var err error
@@ -59,8 +59,8 @@ func (p *prober) report(name string, f func() (verdict, text string, err error))
 	return p.ask("/row", r, nil)
 }
 
-// vnic must lose none. For the other gateways a twentieth makes no difference: their verdict must be the same
-// each time.
+// share returns the verdict for n of sent. vnic must lose none. For the other gateways a twentieth makes no
+// difference: their verdict must be the same each time.
 func (p *prober) share(n, sent int) string {
 	slack := 0
 	if p.name != gateways[0].name {
@@ -75,7 +75,7 @@ func (p *prober) share(n, sent int) string {
 	return "some"
 }
 
-// ask sends body as JSON, and stores the response in answer, which may be nil.
+// ask posts body as JSON to the world's HTTP server, and decodes the response into answer, unless answer is nil.
 func (p *prober) ask(path string, body, answer any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -232,7 +232,7 @@ func (p *prober) ipv6() (string, string, error) {
 	return p.share(len(text), 2), strings.Join(text, " and "), nil
 }
 
-// await6 waits until the NIC has an IPv6 address beside its link-local one.
+// await6 waits, for 2*patience at most, until the NIC has a usable IPv6 address beside its link-local one.
 func (p *prober) await6() error {
 	link, err := netlink.LinkByName(p.link)
 	if err != nil {

@@ -94,7 +94,7 @@ func echoUDP(c *net.UDPConn) error {
 	}
 }
 
-// tftp answers each request from answer's port (RFC 1350, 4).
+// tftp returns a server that answers each request with two blocks, from answer's port (RFC 1350, 4).
 func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 	return func(c *net.UDPConn) error {
 		b := make([]byte, 512)
@@ -116,7 +116,7 @@ func tftp(answer *net.UDPConn) func(*net.UDPConn) error {
 
 // talk does what a datagram's first byte says:
 //
-//	w  sends the datagram's source port to its source at once, and again after the silence
+//	w  sends the datagram's source port and 'a' to its source at once, and the port and 'b' after silence seconds
 //	c  counts the datagram
 //	q  returns the count and the nanoseconds from the first to the last counted datagram, and restarts the count
 //	s  sends rateFrames datagrams
@@ -231,8 +231,8 @@ func sendBurst(write func([]byte) (int, error)) error {
 	return nil
 }
 
-// receiveBurst counts a burst's datagrams, and returns their source. It waits 20 s for the first one: a guest
-// receives all before it sends its own.
+// receiveBurst counts a burst's different datagrams, and returns their source. It waits 20 s for the first one, as
+// the guest sends after it has received, and 3 s for each further one.
 func receiveBurst(c *net.UDPConn) (count int, from netip.AddrPort) {
 	b, seen := make([]byte, 64<<10), map[byte]bool{}
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

@@ -4,9 +4,9 @@
 //	gateways serve                            serves streams on a port of 127.0.0.1, which it prints
 //	gateways ROUNDS BYTES NAME=HOST:PORT...   moves bytes to and from each in turn; compares the first with the others
 //
-// It prints a line for each direction and each gateway but the first: the median rates of the first and of this one in
-// MB/s, the median of the rounds' ratios of the two with the least and the greatest, and the number of rounds. Status
-// 1: a median ratio is not above 1, or an error.
+// The second form prints a line for each direction and each gateway but the first: the median rates of both in MB/s,
+// the median of the rounds' ratios of the two with the least and the greatest, and the number of rounds. Status 1: a
+// median ratio is not above 1, or an error.
 package main
 
 import (
@@ -52,7 +52,8 @@ func serve() error {
 	}
 }
 
-// answer reads "DIRECTION BYTES\n", and moves the bytes "out" of the guest or "in".
+// answer reads "DIRECTION BYTES\n". For "in" it sends the bytes to the guest; else it receives them, and then sends a
+// byte.
 func answer(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReader(c)

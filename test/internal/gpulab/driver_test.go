@@ -78,7 +78,7 @@ func TestPrivatePages(t *testing.T) {
 	g := boot(t)
 	t.Log(g.run(t, "private-long"))
 
-	// First the memory gets other bytes.
+	// Before "leave", the GPU's memory gets bytes other than the expected ones.
 	const size = 1 << 20
 	poison := bytes.Repeat([]byte{0x5a}, gpuMemory)
 	testkit.Must(g.gpu.File.WriteAt(poison, 0))(t)

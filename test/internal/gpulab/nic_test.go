@@ -26,11 +26,11 @@ type pagingNIC struct {
 	control testnic.Control
 	box     *mailbox.Mailbox
 	mode    uint64
-	unfreed []int // slots of given-up invalidations that it has not freed
+	unfreed []int // in the mode Dead: slots of requests that the driver has given up
 	log     []mailbox.Request
-	logged  uint64 // also requests for which the log has no room
+	logged  uint64 // requests since the last Log, also ones for which the log has no room
 
-	// valid while region is not 0
+	// the fields below are valid while region is not 0
 	region  uint32
 	table   []entry
 	counted []uint32
@@ -46,7 +46,7 @@ type entry struct {
 	known bool   // there was an invalidation
 }
 
-// serve runs a NIC for a guest until the test ends.
+// serve starts a NIC for a guest, which runs until the test ends.
 func serve(t *testing.T, g *guest) {
 	t.Helper()
 	testkit.Equal(t, "files of RAM", len(g.Machine.Physical()), 1)
@@ -82,7 +82,7 @@ func serve(t *testing.T, g *guest) {
 
 // step does the work that is due, and reports whether there was any.
 func (n *pagingNIC) step() (busy bool) {
-	commanded := n.control.Commanded() // before the mailbox: the log must have the earlier requests
+	commanded := n.control.Commanded() // read before Poll: the log must have the requests before the command
 	if n.box != nil {
 		n.box.Poll(func(r mailbox.Request) {
 			busy = true
@@ -100,7 +100,9 @@ func (n *pagingNIC) step() (busy bool) {
 	return busy
 }
 
-// takeBack logs an invalidation. In the modes Dead and Silent it does not answer.
+// takeBack logs the driver's request to release pages (an invalidation) if the log has room. It frees a request that
+// the driver has given up, except in the mode Dead. Of others it drops the pages from the table, and acknowledges
+// them, except in the modes Dead and Silent.
 func (n *pagingNIC) takeBack(r mailbox.Request) {
 	if n.logged++; len(n.log) < testnic.MaxLog {
 		n.log = append(n.log, r)
@@ -132,7 +134,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 			*e = entry{taken: r.Generation, known: true}
 		}
 	}
-	// A NIC that sabotages writes to the old places after its answer.
+	// In the mode Sabotages the NIC writes to the old places in the GPU once more after its answer.
 	var values []uint32
 	for _, e := range old {
 		values = append(values, dma.LoadWord(e.word))
@@ -149,7 +151,7 @@ func (n *pagingNIC) takeBack(r mailbox.Request) {
 	}
 }
 
-// place returns 8 bytes of memory at an address from the driver, or nil.
+// place returns 8 bytes of memory at an address from the driver; nil: there are none of this kind, or not at addr.
 func (n *pagingNIC) place(kind gpudriver.Kind, addr uint64) []byte {
 	mem := n.ram
 	switch kind {
@@ -225,7 +227,8 @@ func (n *pagingNIC) do(c *testnic.Command, r *testnic.Result) (err error) {
 	return err
 }
 
-// count increments the word in each page that it may write, and may request other pages.
+// count takes the answer to the NIC's last request, if there is one, increments the word in each page that the NIC may
+// write, and requests missing pages if no request waits for an answer.
 func (n *pagingNIC) count() {
 	if n.asked != nil && !n.control.Requested() {
 		if r := n.control.GetResponse(); !n.hold(r) {
@@ -241,7 +244,7 @@ func (n *pagingNIC) count() {
 			}
 			continue
 		}
-		// The program's CPU writes another word of the page.
+		// This is not atomic: the guest's program must not write this word.
 		dma.StoreWord(p, dma.LoadWord(p)+1)
 		n.counted[i]++
 		n.counts[testnic.Written]++
@@ -254,7 +257,8 @@ func (n *pagingNIC) count() {
 	}
 }
 
-// A NIC in the mode Believes keeps an answer until one of its pages has been invalidated.
+// hold reports whether the NIC does not use an answer yet: in the mode Believes, if the answer has a place, until one
+// of its pages has been invalidated after it.
 func (n *pagingNIC) hold(r testnic.Response) bool {
 	if n.mode != testnic.Believes || r.Places == (testnic.Response{}).Places {
 		return false
@@ -264,8 +268,8 @@ func (n *pagingNIC) hold(r testnic.Response) bool {
 
 func (e entry) after(r testnic.Response) bool { return e.known && int32(e.taken-r.Generation) > 0 }
 
-// learn enters the pages of an answer, except those invalidated after it; in the mode Believes also these, if
-// they are in the GPU's memory.
+// learn enters the pages of an answer (a Response) into the table, unless the answer is a failure. It leaves out
+// pages invalidated after the answer, but in the mode Believes enters them if they are in the GPU's memory.
 func (n *pagingNIC) learn(r testnic.Response) {
 	q := *n.asked
 	n.asked = nil

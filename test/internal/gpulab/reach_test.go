@@ -46,8 +46,8 @@ type kernelCase struct {
 	routing pcie.Routing
 	below   string // above NIC and GPU: the switch x or the socket s
 	iommu   string // words of the kernel's command line; "": no IOMMU
-	domain  string // with an IOMMU: its type in the kernel's log
-	log     string // the reason of a refusal; "": it binds
+	domain  string // text that the kernel's log must have about the IOMMU; "": none
+	log     string // text that the kernel's log must have about the refusal; "": the kernel must bind
 }
 
 func judge(t *testing.T, list ...kernelCase) {

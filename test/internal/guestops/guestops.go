@@ -16,7 +16,8 @@ import (
 	"vnic.dev/vnic/internal/boot"
 )
 
-// Main registers operations, whose arguments are JSON values of type A, and runs vnic's guest program.
+// Main registers operations, whose arguments are JSON values of type A, runs vnic's guest program, and exits
+// with its status.
 func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	for name, op := range ops {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
@@ -43,7 +44,7 @@ var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kerne
 	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|` +
 	`Unrecoverable platform error`)
 
-// Link changes an interface; what names the change in an error.
+// Link calls change with an interface; what names the change in an error.
 func Link(name, what string, change func(link.Link) error) error {
 	l, err := link.LinkByName(name)
 	if err == nil {
@@ -55,12 +56,13 @@ func Link(name, what string, change func(link.Link) error) error {
 	return nil
 }
 
-// Get sends a request to a family of generic netlink, and returns the data of the first answer.
+// Get sends a request, whose attributes body encodes, to a family of generic netlink. It returns the data of the first
+// answer, or nil if none comes.
 func Get(family string, command uint8, body func(*netlink.AttributeEncoder)) ([]byte, error) {
 	return ask(family, command, 0, body)
 }
 
-// Set sends a request for a command without an answer.
+// Set is Get for a command that the kernel only acknowledges.
 func Set(family string, command uint8, body func(*netlink.AttributeEncoder)) error {
 	_, err := ask(family, command, netlink.Acknowledge, body)
 	return err
@@ -102,7 +104,7 @@ const (
 	attrHeaderName = 2
 )
 
-// Interface begins a request to Ethtool about an interface.
+// Interface adds to a request to Ethtool the header attribute that names an interface.
 func Interface(ae *netlink.AttributeEncoder, name string) {
 	ae.Nested(attrHeader, func(ae *netlink.AttributeEncoder) error {
 		ae.String(attrHeaderName, name)

@@ -14,7 +14,8 @@ type ifreq struct {
 	_    [16]byte // the union is 24 bytes
 }
 
-// Ioctl is SIOCETHTOOL: b begins with the command, and has room for what the kernel writes there.
+// Ioctl calls SIOCETHTOOL for an interface: b begins with the command (4 bytes), and has room for what the kernel
+// writes there.
 func Ioctl(name string, b []byte) error {
 	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
 		return unix.EINVAL

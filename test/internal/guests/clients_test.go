@@ -57,7 +57,7 @@ func minus(c, was control.DirCounters) control.DirCounters {
 	return c
 }
 
-// serve starts the peer's servers, and the kernel's target.
+// serve starts the web and NBD servers on the peer, and the NVMe/TCP target of the virtio guest's kernel.
 func (w *clientLab) serve(t *testing.T) {
 	t.Helper()
 	var work sync.WaitGroup
@@ -75,7 +75,8 @@ func (w *clientLab) serve(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, guestnvme.Stop(context.WithoutCancel(t.Context()), w.virtio.Agent())) })
 }
 
-// meters reads the counters of the NIC: of the queue that its program has bound, and of the others.
+// meters reads counters of the gve guest's first NIC: bound has what its last queue, which the jobs bind, received;
+// rest has what the other queues received, and what all queues sent.
 func (w *clientLab) meters() (bound, rest counts) {
 	p := w.ports[gvePort]
 	n := p.QueuePairs
@@ -111,7 +112,8 @@ func (w *clientLab) job(ctx context.Context, t *testing.T, job string, args ...a
 // overhead bounds the clients' bytes in host memory: handshakes, requests, heads.
 const overhead = 64 << 10
 
-// The program registers no buffer, so the NIC counts the payload as GPU file.
+// inGPU checks that a job's payload was in GPU memory. The guest's kernel registers no buffer with the NIC, so the NIC
+// counts the payload in GPUFileBytes.
 func inGPU(t *testing.T, r clienttest.Report, bound, rest counts) {
 	t.Helper()
 	if r.Received == 0 || r.HostBytes != 0 {
@@ -152,7 +154,7 @@ func (l *guestLab) clients(t *testing.T) {
 	w.run(t, "an ordinary socket", func(ctx context.Context, t *testing.T) {
 		r, bound, rest := w.job(ctx, t, "plain", "-url", url)
 		testkit.Equal(t, "digest", r.SHA256, digest(w.file))
-		// The job has taken the last queue out of RSS, so it gets no payload.
+		// The job has taken the last queue out of RSS, so that queue gets no payload.
 		if rest.rx.HostBytes < fileSize || rest.rx.GPUFileBytes != 0 || bound.rx.HostBytes+bound.rx.GPUFileBytes != 0 {
 			t.Errorf("received %+v, on the other queue %+v", rest.rx, bound.rx)
 		}
@@ -184,7 +186,8 @@ func (w *clientLab) judgeBlocks(t *testing.T, r clienttest.Report, before, after
 	}
 }
 
-// kernelReads reads with the kernel's own initiator.
+// kernelReads checks that the kernel's own initiator in the gve guest reads bytes with the digest written, and sees a
+// byte that the host changes.
 func (w *clientLab) kernelReads(ctx context.Context, t *testing.T, written string) {
 	t.Helper()
 	a := w.gve.Agent()

@@ -23,12 +23,12 @@ import (
 	"vnic.dev/vnic/test/internal/conditions"
 )
 
-// commandLimit includes downloads.
+// commandLimit is how long a command of vnic may take, downloads included.
 const commandLimit = 8 * time.Minute
 
 type command struct {
 	name   string
-	args   string // "URL" and "DIGEST" stand for a served file's
+	args   string // of the command load: "URL" and "DIGEST" stand for a served file's URL and SHA-256
 	guests int    // that the command boots
 	holds  []string
 }
@@ -107,7 +107,7 @@ func TestCommands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	testkit.Source(t) // the program builds commands that this machine lacks
+	testkit.Source(t) // vnic may need the checkout to build other commands
 	vnic := machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
 	for _, c := range commands {
 		t.Run(c.name, func(t *testing.T) { c.run(t, vnic) })
@@ -135,7 +135,7 @@ func (c *command) run(t *testing.T, vnic string) {
 	}
 }
 
-// execute runs a program that boots guests, and returns its stdout.
+// execute runs a program that boots guests, and returns its stdout. The test fails if it ends with another status.
 func execute(t *testing.T, guests, status int, program string, args ...string) string {
 	t.Helper()
 	machinetest.Count(guests)
@@ -178,7 +178,7 @@ func serveOneFile(t *testing.T) (url, digest string) {
 	return fmt.Sprintf("http://localhost:%s/file", port), fmt.Sprintf("%x", sha256.Sum256(file))
 }
 
-// bootCommand boots two guests that ping each other by name.
+// bootCommand boots two guests, which ping each other by name, run memory-conformance, and print bytes.
 func bootCommand(t *testing.T, vnic string) {
 	const script = `until ping -c 1 guest$((1 - VNIC_INDEX)) > /dev/null; do sleep 1; done
 echo answered

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// envCases selects cases of the conformance suite.
+// envCases is the environment variable that selects cases of the conformance suite; empty: all.
 const envCases = "VNIC_CASES"
 
 // conformance runs the suite over the unmodified kernel with its gve driver.

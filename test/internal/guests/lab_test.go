@@ -26,13 +26,13 @@ import (
 // life is how long a guest of a lab may live.
 const life = 8 * time.Minute
 
-// step is how long a subtest may take.
+// step is how long a subtest that run starts may take.
 const step = 2 * time.Minute
 
 // guestLab is two guests, and a third one in this process.
 type guestLab struct {
 	lab   *lab.Lab
-	ports [5]*lab.Port // indexed by the constants below
+	ports [5]*lab.Port // indexed by gvePort to virtioPort
 
 	gve    *machine.Guest // its kernel has two gVNICs and a GPU, our driver a virtio NIC and another GPU
 	virtio *machine.Guest // its kernel has a virtio NIC
@@ -40,12 +40,12 @@ type guestLab struct {
 	peer   *stack.Stack   // stack on nic
 
 	disks map[string]*os.File // by serial number
-	dead  error               // why a guest has ended; nil: both run
+	dead  error               // why a guest has ended; nil: lives has seen no end
 }
 
 const (
-	gvePort    = iota // eth0
-	gveSecond         // eth1, for the peer of the conformance suite
+	gvePort    = iota // eth0 of the gve guest
+	gveSecond         // eth1 of that guest, for the peer of the conformance suite
 	oursPort          // the virtio NIC of the gve guest, whose kernel has no driver for it
 	peerPort          // of the guest in this process
 	virtioPort        // eth0 of the virtio guest
@@ -130,7 +130,7 @@ func (w *guestLab) addrPort(i int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(w.ports[i].Addr4.Addr(), port)
 }
 
-// run fails at once if a guest has ended.
+// run runs f as a subtest, which fails at once if a guest has ended.
 func (w *guestLab) run(t *testing.T, name string, f func(ctx context.Context, t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {

@@ -158,7 +158,8 @@ func (p *pair) refused(ctx context.Context, t *testing.T) {
 		guestnvme.Connection{Addr: p.addr, NQN: nqn})), "connection refused")
 }
 
-// While a connection is open, a second one of the same host to the same target is refused (EALREADY).
+// giveUp lets the context of Connect end while it waits for a namespace that does not come, and checks that a later
+// Connect works. While a connection is open, a second one of the same host to the same target is refused (EALREADY).
 func (p *pair) giveUp(ctx context.Context, t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -249,7 +250,7 @@ func (p *pair) write(ctx context.Context, t *testing.T, device string) {
 func (p *pair) end(ctx context.Context, t *testing.T, c guestnvme.Controller) {
 	other := guestnvme.Target{NQN: nqn + "2", Addrs: []netip.AddrPort{p.addr}, Disks: []string{diskBig}}
 	testkit.ErrorSays(t, guestnvme.Serve(ctx, p.target, other), "busy")
-	for range 2 { // removing it twice is no error
+	for range 2 { // disconnecting twice is no error
 		testkit.OK(t, guestnvme.Disconnect(ctx, p.initiator, c.Name))
 	}
 	testkit.ErrorSays(t, testkit.Err(guestnvme.Digest(ctx, p.initiator,

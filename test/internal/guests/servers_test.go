@@ -85,7 +85,7 @@ func (s *nbdServer) shake(c net.Conn) bool {
 	return err == nil
 }
 
-// answer answers a request, or returns false.
+// answer reads and answers one request; false: the connection must end.
 func (s *nbdServer) answer(c net.Conn) bool {
 	be := binary.BigEndian
 	var b [28]byte

@@ -35,7 +35,8 @@ type side struct {
 	again   func(*testing.T) control.FlowCounts // reads the peer NIC's flow counter of the stream
 }
 
-// Each stream must be counted by its own NIC and lie in its own GPU.
+// twoModels receives and sends two streams at the same time: each must be counted by its own NIC, and a received one
+// must lie in its own GPU.
 func (w *guestLab) twoModels(t *testing.T) {
 	gpus := w.lab.Machine(gveGuest).GPUs
 	sides := []*side{
@@ -158,7 +159,7 @@ func (s *side) dial(ctx context.Context, t *testing.T, peer *stack.Stack, from n
 
 const chunk = 64 << 10
 
-// All streams run until the shortest has ended.
+// lockstep moves a chunk of each stream in turn, so all run until the shortest has ended.
 func lockstep(sides []*side, move func(*side, []byte) error) error {
 	b := make([]byte, chunk)
 	for off, more := uint64(0), true; more; off += chunk {
@@ -177,7 +178,7 @@ func lockstep(sides []*side, move func(*side, []byte) error) error {
 	return nil
 }
 
-// The pattern is the bytes 1 to N-1 and a newline, where N is pattern.
+// fill writes the pattern from off on: the bytes 1 to N-1 and a newline, repeated, where N is s.pattern.
 func (s *side) fill(b []byte, off uint64) {
 	for i := range b {
 		if b[i] = byte((off + uint64(i) + 1) % uint64(s.pattern)); b[i] == 0 {
@@ -186,8 +187,8 @@ func (s *side) fill(b []byte, off uint64) {
 	}
 }
 
-// An emulated guest may retransmit bytes that were not lost; only a flow counter distinguishes these from the
-// stream's bytes.
+// meter adds a flow counter at the peer's NIC. An emulated guest may retransmit bytes that were not lost; only a flow
+// counter tells how many.
 func (s *side) meter(t *testing.T, peer *lab.Port, local netip.AddrPort, port uint16) {
 	t.Helper()
 	id := testkit.Must(peer.NIC().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local,
@@ -210,7 +211,7 @@ func (s *side) since() control.PortCounters {
 	return c
 }
 
-// All payload must be in registered memory of the only GPU that the NIC can address.
+// counted checks that all payload was in registered memory of the only GPU that the NIC can address.
 func (s *side) counted(t *testing.T, what string, c, peer control.DirCounters) {
 	t.Helper()
 	if peer.Packets == 0 || c.DeviceBytes-peer.RetransBytes != s.bytes ||

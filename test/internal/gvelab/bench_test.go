@@ -43,7 +43,8 @@ type bench struct {
 	limit time.Duration // for the guest's whole life, and for each call
 }
 
-// newBench boots the guest with one CPU. connected serves a NIC's connection; nil: this process does.
+// newBench boots the guest with one CPU. It calls connected to serve a NIC's connection; nil: this process serves
+// it.
 func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected func(*lab.Port, *net.UnixConn)) *bench {
 	t.Helper()
 	return newBenchOf(t, 1, limit, log, connected)

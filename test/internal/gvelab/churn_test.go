@@ -89,7 +89,7 @@ func (b *bench) judge() {
 // explained is a function in the call trace of the warning that gve.md (11) explains.
 const explained = "gve_rx_queue_mem_free"
 
-// control provokes the one warning.
+// control provokes the one warning that is explained, and checks that the log shows it.
 func (b *bench) control() {
 	b.Helper()
 	b.do("one more cycle, so that headers are split", OpCycles, Args{Times: 1})

@@ -34,7 +34,7 @@ type dut struct {
 	rule         devmem.FlowID
 
 	device, host *meter // bytes received in device memory and in host memory
-	out          *meter // bytes sent from device memory, as they arrived
+	out          *meter // bytes sent from device memory that have arrived at the peer
 
 	rx, tx devmem.Binding
 	source chan devmem.Binding // the binding from which the sender sends next
@@ -42,7 +42,7 @@ type dut struct {
 	refused atomic.Pointer[refusal] // of the last send; nil: it was not refused
 }
 
-// refusal is the error of the last send, after times failures in a row.
+// refusal is the error of the last send, the last of times failures in a row.
 type refusal struct {
 	err   error
 	times int
@@ -106,7 +106,7 @@ func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	return d, nil
 }
 
-// close returns an error if device memory is still in use.
+// close closes the peer's end and the device. Among the errors is one if device memory stays in use.
 func (d *dut) close() error {
 	var err error
 	if d.far != nil {
@@ -195,8 +195,8 @@ func (d *dut) send() {
 	}
 }
 
-// goesOn reports whether a later send may succeed. ENODEV and EHOSTUNREACH: the interface was down. EINVAL:
-// that, or the binding was closed.
+// goesOn reports whether a send may succeed after one with the error err. ENODEV and EHOSTUNREACH: the interface was
+// down. EINVAL: that, or the binding was closed.
 func goesOn(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.EHOSTUNREACH)
 }
@@ -211,7 +211,7 @@ func (d *dut) refuse(err error) {
 	d.refused.Store(r)
 }
 
-// bind binds queues for receive (the last one is the connection's), and memory for transmit.
+// bind steers the connection's flow to the last one of queues, and binds queues for receive and memory for transmit.
 func (d *dut) bind(ctx context.Context, queues ...int) error {
 	if last := queues[len(queues)-1]; last != d.flow.Queue {
 		if err := d.dev.DelFlow(d.rule); err != nil {

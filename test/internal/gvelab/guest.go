@@ -22,25 +22,25 @@ const module = "gve"
 // Operations of the guest. After OpSetup the ordinary streams run.
 const (
 	OpSetup       = "lab.setup"       // bring the links up, and start the streams
-	OpTraffic     = "lab.traffic"     // wait for Bytes more bytes of each stream
+	OpTraffic     = "lab.traffic"     // wait for Bytes (0: flowing) more bytes of each stream
 	OpCycles      = "lab.cycles"      // bind and unbind queues, Times times
 	OpBind        = "lab.bind"        // bind queue 3, and leave it bound
 	OpUnbind      = "lab.unbind"      // undo OpBind
 	OpFlap        = "lab.flap"        // take interface Name down and up, Times times
 	OpCarrier     = "lab.carrier"     // wait until interface Name has a carrier, or, without Up, none
-	OpReconfigure = "lab.reconfigure" // queues, rings, MTU, by ethtool and ip
+	OpReconfigure = "lab.reconfigure" // change numbers of queues, sizes of rings, and MTU, as ethtool and ip do
 	OpReload      = "lab.reload"      // unload and load the module, Times times
 	OpRemove      = "lab.remove"      // remove eth0's device by sysfs; with Up while queue 3 is bound
 	OpRescan      = "lab.rescan"      // rescan PCI, which brings the removed device back
 	OpLog         = "lab.log"         // return the kernel's log, a []Record
-	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	// take eth0 down, whose device is gone; return the kernel's new records up to one with Name
+	OpBindZero    = "lab.bindzero"    // try to bind queue 0, which must be refused (ERANGE)
+	// take eth0 down, whose device is gone; return the records that the kernel logs then, up to one with Name
 	OpLost = "lab.lost"
 	// instead of OpSetup: connections that only send, and a queue bound and unbound
 	OpOneWay  = "lab.oneway"
-	OpSetters = "lab.setters" // change settings by ethtool and ip; needs a NIC with Timestamps
+	OpSetters = "lab.setters" // change settings as ethtool and ip do; needs a NIC with Timestamps
 	OpStats   = "lab.stats"   // return the counters of ethtool -S, a map by name
-	OpReset   = "lab.reset"   // ethtool --reset all
+	OpReset   = "lab.reset"   // reset eth0 as ethtool --reset all does, and wait for traffic
 )
 
 // Args are the arguments of the operations.
@@ -62,7 +62,7 @@ type guest struct {
 	opened uint16
 }
 
-// Main is the guest's program.
+// Main is the main function of the guest's program. It does not return.
 func Main() {
 	g := &guest{}
 	ops := map[string]func(context.Context, *Args) (any, error){
@@ -114,13 +114,15 @@ func (g *guest) setup(ctx context.Context, _ *Args) (_ any, err error) {
 	return nil, err
 }
 
-// TCP waits at most a second between two attempts.
+// A stream flows if flowing more bytes arrive within patience. TCP waits at most a second between two attempts
+// (tcpSettings).
 const (
 	flowing  = 128 << 10
 	patience = 30 * time.Second
 )
 
-// traffic waits until a.Bytes more bytes (0: flowing) of each stream have arrived.
+// traffic waits, patience at most, until a.Bytes more bytes (0: flowing) have arrived on both ordinary streams and, if
+// g.dut is open, on its connection: in both directions while a queue is bound, else only in host memory.
 func (g *guest) traffic(ctx context.Context, a *Args) (any, error) {
 	n := a.Bytes
 	if n == 0 {
@@ -225,8 +227,8 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// The driver may notice the loss late. Linux 7.2's gve_open would dereference a NULL pointer if the interface
-// came up again.
+// lost waits for the log, because the driver may notice the loss late. It does not bring the interface up again:
+// Linux 7.2's gve_open would dereference a NULL pointer if the interface came up again.
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
@@ -254,8 +256,9 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload unloads the driver under traffic, and loads it again. No memory is bound for transmit then: Linux 7.2 uses
-// the interface when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen).
+// reload unloads the driver under traffic, and loads it again. No memory is bound for transmit when it unloads:
+// Linux 7.2 uses the interface when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy;
+// seen).
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0
@@ -313,7 +316,7 @@ func (g *guest) away(ctx context.Context, bound bool, take func() error) (err er
 	return nil
 }
 
-// returned checks that the streams go on and that queues can be bound.
+// returned opens the device again, and checks that the streams go on and that a queue can be bound.
 func (g *guest) returned(ctx context.Context) (err error) {
 	if g.dut, err = openDevice(ctx, g); err != nil {
 		return err
@@ -325,7 +328,7 @@ func (g *guest) returned(ctx context.Context) (err error) {
 	return err
 }
 
-// load loads a module of the image.
+// load loads the module base.ko, or else base.ko.zst.
 func load(base string) error {
 	flags := 0
 	f, err := os.Open(base + ".ko")

@@ -25,7 +25,7 @@ func (r Record) String() string {
 	return fmt.Sprintf("<%d> [%.3f] %s", r.Level, r.At.Seconds(), r.Text)
 }
 
-// kernelLog reads /dev/kmsg (Documentation/ABI/testing/dev-kmsg).
+// kernelLog reads all messages of /dev/kmsg (Documentation/ABI/testing/dev-kmsg). A lost message is an error.
 func kernelLog() ([]Record, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -58,7 +58,7 @@ func kernelLog() ([]Record, error) {
 	}
 }
 
-// parseRecord reads "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n" and lines behind it.
+// parseRecord reads "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", and ignores the lines behind it.
 func parseRecord(s string) (Record, error) {
 	head, text, ok := strings.Cut(s, ";")
 	f := strings.Split(head, ",")

@@ -18,13 +18,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// powerOffLimit is for a guest whose driver gives up.
+// quitLimit is how long QEMU and the server's process may take to end, powerOffLimit how long a guest whose driver has
+// given up may take to power off.
 const (
 	quitLimit     = 5 * time.Second
 	powerOffLimit = time.Minute
 )
 
-// lost must be in the log of a server that was not killed, givesUp in the guest's kernel log.
+// lost must be in the log of a server that was not killed, givesUp in the kernel log of a guest whose QEMU lives on.
 const (
 	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
 		"its driver times out and gives up"
@@ -39,7 +40,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 		name     string
 		remote   bool // the server is another process
 		end      func(*loss)
-		powerOff bool // the guest ends the run
+		powerOff bool // the guest powers off; else the test ends QEMU
 		mayAbort bool // QEMU may abort by a fault of its own; vnic's error must name that
 	}{
 		{name: "Serve ended by its context", end: (*loss).stop},
@@ -67,7 +68,7 @@ type loss struct {
 	served chan error // errors of the NICs' servers in this process
 	cancel context.CancelCauseFunc
 	remote *remote // the server's process; nil: the server is in this process
-	ended  bool    // QEMU has ended by itself
+	ended  bool    // QEMU has ended: the guest has powered off, or QEMU has aborted
 }
 
 func newLoss(t *testing.T, away bool) *loss {
@@ -183,7 +184,7 @@ func (x *loss) aborted() {
 	x.ok("QEMU has aborted: a bug of its own, and it is gone. We say: %v", e)
 }
 
-// quit ends a QEMU that still runs.
+// quit ends QEMU if it still runs. QEMU must not take longer than quitLimit.
 func (x *loss) quit() {
 	x.Helper()
 	if x.ended {

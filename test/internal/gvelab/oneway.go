@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// If a connection receives nothing, no other packet makes the kernel send its packets that wait.
+// The connections only send: with no packet in the other direction, only package devmem/kernel
+// (kick.go) makes the kernel send packets that wait.
 const (
 	oneWays    = 4
 	oneWaySize = 16 << 10 // bytes of a send
@@ -150,7 +151,7 @@ func (w *oneWay) send(from uint32, mem []byte, off uint64) {
 	}
 }
 
-// flow waits until each connection's next two sends have arrived.
+// flow waits, patience at most, until the bytes of two more sends have arrived on each connection.
 func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
 	defer cancel()
@@ -168,7 +169,7 @@ func (d *oneWayDevice) flow(ctx context.Context, when string) error {
 	return err
 }
 
-// oneWay binds and unbinds a queue, at least a.Times times, and until packets have waited.
+// oneWay binds and unbinds a queue, at least a.Times times, and until packets have waited at least once.
 func (g *guest) oneWay(ctx context.Context, a *Args) (_ any, err error) {
 	d, err := g.newOneWayDevice(ctx)
 	if err != nil {

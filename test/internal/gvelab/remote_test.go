@@ -21,8 +21,8 @@ import (
 type remote struct {
 	*proc.Child
 	conns  *net.UnixConn // by which the server gets its connections
-	first  *os.File      // this process's copy of the first NIC's connection, for hang
-	failed error         // of connect
+	first  *os.File      // copy of the first NIC's connection, for hang; nil before connect, after release
+	failed error         // errors of connect, joined
 }
 
 func startServer(t *testing.T, log io.Writer) *remote {

@@ -9,7 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// remove removes the PCI device of the interface under test (Documentation/ABI/testing/sysfs-bus-pci).
+// remove removes the PCI device of the interface under test, with a.Up while a queue is bound
+// (Documentation/ABI/testing/sysfs-bus-pci).
 func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	return nil, g.away(ctx, a.Up, func() error {
 		device, err := filepath.EvalSymlinks("/sys/class/net/" + underTestName + "/device")
@@ -26,7 +27,7 @@ func (g *guest) remove(ctx context.Context, a *Args) (any, error) {
 	})
 }
 
-// rescan makes the kernel find the device again.
+// rescan makes the kernel find the device again, brings its interface up, and checks that the streams go on.
 func (g *guest) rescan(ctx context.Context, _ *Args) (any, error) {
 	if err := os.WriteFile("/sys/bus/pci/rescan", []byte("1"), 0); err != nil {
 		return nil, err

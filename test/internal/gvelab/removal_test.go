@@ -55,10 +55,11 @@ func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 	}
 }
 
-// held counts what the host holds for the guest.
+// held counts the memory regions that the guest's NICs can reach (maps), and the descriptors and goroutines of this
+// process.
 type held struct{ maps, fds, goroutines int }
 
-// Behind an IOMMU holds ignores maps: the kernel keeps some buffers.
+// holds returns what is held now. It leaves maps 0 behind an IOMMU, as the kernel keeps some buffers mapped.
 func (b *bench) holds(iommu bool) (h held) {
 	h.goroutines = runtime.NumGoroutine()
 	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))

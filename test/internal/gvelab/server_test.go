@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// envServer makes the test's program a server of NICs, which get their connections over descriptor 3.
+// envServer is an environment variable that makes the test's program a server of NICs, which get their connections
+// over descriptor 3.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {
@@ -74,7 +75,7 @@ func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
 	return fileConn(os.NewFile(uintptr(fds.Take(0)), "vfio-user"))
 }
 
-// fileConn returns a connection that replaces f.
+// fileConn returns a connection on a duplicate of f, and closes f, also with an error.
 func fileConn(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err = errors.Join(err, f.Close()); err != nil {

@@ -100,7 +100,8 @@ func split(to uint8) func() error {
 	}
 }
 
-// flowTypes has the flow types of ethtool -N that the driver supports, and the offset of ports, or of an SPI.
+// flowTypes has the flow types of ethtool -N that the driver supports, and the offset of ports, or of an SPI, in a
+// rule's key and mask.
 var flowTypes = []struct {
 	name     string
 	kind     uint32
@@ -174,7 +175,7 @@ func stamping(filter int32) func() error {
 
 const stampPort = 7003
 
-// Each datagram must have a time from the NIC, later than the previous one's.
+// stamps sends three datagrams from the peer. Each must have a time from the NIC, later than the previous one's.
 func (g *guest) stamps() error {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: underTest.Addr().AsSlice(), Port: stampPort})
 	if err != nil {
@@ -235,7 +236,7 @@ func stamp(oob []byte) (time.Duration, error) {
 	return 0, errors.New("there is no timestamp")
 }
 
-// setters changes each setting under traffic, and sets it back.
+// setters changes the settings in steps under traffic, and sets them back.
 func (g *guest) setters(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // the device's flow rule and RSS table are for 4 queues
 		return nil, err

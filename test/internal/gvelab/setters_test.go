@@ -38,12 +38,13 @@ func TestSettersUnderTraffic(t *testing.T) {
 	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
-// The NIC has dropped frames, as the driver has stopped queues during traffic.
+// counted waits, 30 s at most, until ethtool -S shows the NIC's counts of dropped frames, which must not all be 0: the
+// driver has stopped queues during traffic.
 func (b *bench) counted() {
 	b.Helper()
 	port := b.lab.Port(0).Device().(interface{ Port() *nic.Port }).Port()
 	var got, want map[string]uint64
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // a change is reported after half a second
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); { // the NIC reports a change to the driver later
 		want = make(map[string]uint64)
 		total := uint64(0)
 		for q := range 4 {

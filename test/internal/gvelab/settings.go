@@ -40,7 +40,7 @@ const (
 	queueTypeRX       = 0
 )
 
-// set sets attributes of the interface under test.
+// set sends a command of ethtool with attributes, numbers of 32 bits, for the interface under test.
 func set(command uint8, attrs map[uint16]uint32) error {
 	err := guestops.Set(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, underTestName)
@@ -92,7 +92,8 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	return nil, err
 }
 
-// devmem/kernel would refuse queue 0 without asking the kernel.
+// bindZero asks the kernel itself to bind queue 0, which must fail with ERANGE: devmem/kernel would refuse queue 0
+// without asking the kernel.
 func (g *guest) bindZero(context.Context, *Args) (any, error) {
 	fd, _, err := g.gpu.Export(0, 0, rxSize)
 	if err != nil {

@@ -25,7 +25,7 @@ func compare(o uint64, got []byte) error {
 	return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(n), got[n], want[0])
 }
 
-// A stream must not use all processor time.
+// pace is the time between two writes of a stream: a stream must not use all processor time.
 const pace = 4 * time.Millisecond
 
 func send(c net.Conn, m *meter) {
@@ -42,7 +42,7 @@ func send(c net.Conn, m *meter) {
 	}
 }
 
-// receive receives and compares bytes until the connection ends.
+// receive receives and compares bytes until the connection ends or a byte differs.
 func receive(c io.Reader, m *meter) {
 	b := make([]byte, chunk)
 	for o := uint64(0); ; {

@@ -2,7 +2,8 @@
 //
 //	jsoncheck 'runs.0.tx.device == runs.0.bytes' 'runs.0.tx.host == 0' 'runs.1.tx.host >= 1000'
 //
-// It prints each condition with both values, and exits with 1 if one does not hold, or none is given.
+// It prints each condition with both values, or its error, and exits with 1 if one does not hold, none is given, or
+// stdin has no JSON.
 package main
 
 import (

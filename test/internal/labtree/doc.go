@@ -3,15 +3,15 @@ package labtree
 
 import "vnic.dev/vnic/internal/lab/pcie"
 
-// PageSize is the size of the pages that begin with the GPU's number.
+// PageSize is the size of the pages of a GPU's memory. The test writes the GPU's number at the beginning of each page.
 const PageSize = 4096
 
 // Seen is what a guest's kernel has found.
 type Seen struct {
 	Nodes []pcie.Node
-	NICs  map[string]string // endpoints, by MAC
-	GPUs  map[uint64]string // endpoints, by the number at the beginning of most pages
-	Ports map[string]Port   // the port above each endpoint, by endpoint
+	NICs  map[string]string // names of endpoints (PCI addresses), by MAC
+	GPUs  map[uint64]string // names of endpoints, by the number at the beginning of most pages
+	Ports map[string]Port   // the port above each endpoint, by the endpoint's name
 	NUMA  []int             // numbers of NUMA nodes
 }
 

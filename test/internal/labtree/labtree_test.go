@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A guest's kernel finds the PCIe tree that the lab file describes.
+// A guest's kernel finds the PCIe tree that the lab describes: the first guest of the lab file a3-high, with one
+// slow link and, with virtio, hot-plug slots.
 func TestKernelFindsTheTree(t *testing.T) {
 	for _, model := range []string{lab.Virtio, lab.GVE} {
 		t.Run(model, func(t *testing.T) {
@@ -120,8 +121,8 @@ func compare(t *testing.T, hw *lab.Machine, s *Seen) {
 	}
 }
 
-// shown returns what sysfs must show for a port with this link. The link to one of QEMU's PCI Express devices
-// (express) is the slowest possible; so is that of a hot-plug port, whose maximum the kernel does not know.
+// shown returns what sysfs must show for a port with this link. The current link is the slowest possible above
+// one of QEMU's PCI Express devices (express), and at a hot-plug port, whose maximum is unknown.
 func shown(l pcie.Link, hotplug, express bool) Port {
 	text := fmt.Sprintf("%.1f GT/s PCIe x%d", l.Transfers(), l.Width)
 	p := Port{Current: text, Max: text}

@@ -12,7 +12,7 @@ import (
 
 // Mistake is a mistake of the list, or Right. Sides a and b run at the same time.
 type Mistake struct {
-	Name string // in docs/mistakes.md
+	Name string // the heading in docs/mistakes.md, which has none for Right
 	// A makes the mistake, or suffers from the mistake of its peer B, if there is one.
 	A, B func(ctx context.Context, s *Side, port uint16) error
 	Peer bool // B must not fail
@@ -201,7 +201,8 @@ func sender(n int) func(context.Context, *Side, uint16) error {
 	}
 }
 
-// freed closes a binding while sends from it are in progress.
+// freed closes a binding while sends from it are in progress, and also the buffer, which must be refused. It returns
+// that refusal.
 func freed(ctx context.Context, s *Side, port uint16) error {
 	buf, tx, err := s.source()
 	if err != nil {

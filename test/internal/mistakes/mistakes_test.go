@@ -21,7 +21,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// The mistakes mostly wait.
+// TestMain lets 16 mistakes run at the same time, as they mostly wait.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 const (
 	gpuSize = 16 << 20
-	limit   = 6 * time.Second // a peer must answer a probe within half of it
+	limit   = 6 * time.Second // the stall limit: a peer must answer a probe within half of it
 	port    = 5201
 )
 
@@ -166,7 +166,7 @@ func TestEachMistakeIsNamed(t *testing.T) {
 	}
 }
 
-// docs/mistakes.md has the mistakes of the list, and no message fits two.
+// docs/mistakes.md has exactly the mistakes of the list, and no message of one fits another one.
 func TestDocumentationTellsMistakesApart(t *testing.T) {
 	rows, err := Rows("../../../docs/mistakes.md")
 	testkit.OK(t, err)

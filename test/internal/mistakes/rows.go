@@ -31,8 +31,8 @@ func Rows(page string) (Table, error) {
 	return t, nil
 }
 
-// Say reports whether a line has one of the messages of a mistake. Numbers may differ; "..." stands for
-// anything.
+// Say reports whether a line contains one of the messages of a mistake. Numbers may differ, also in the units ms and s;
+// "..." in a message stands for anything.
 func (t Table) Say(name, line string) bool {
 	for _, message := range t[name] {
 		if pattern(message).MatchString(line) {

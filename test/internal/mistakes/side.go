@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Side is a program's device.
+// Side is a program's device, with what a mistake needs to know and to do.
 type Side struct {
 	devmem.Device
 	Addr, Peer    netip.Addr
@@ -40,7 +40,7 @@ const (
 	txSize   = 1 << 20
 )
 
-// data returns the byte of the sent buffer at an offset. A longer stream repeats the buffer.
+// data returns the byte of the sent buffer at an offset. A stream that is longer than the buffer repeats it.
 func data(off int) byte { return byte(off % 251) }
 
 func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
@@ -52,7 +52,7 @@ func (s *Side) bind() (devmem.Buffer, devmem.Binding, error) {
 	return buf, b, err
 }
 
-// listen binds the pool, steers the port to it if steer is set, and accepts.
+// listen binds the pool, steers the port to its queue if steer is set, and accepts a connection.
 func (s *Side) listen(port uint16, steer bool) (devmem.Buffer, devmem.Conn, error) {
 	buf, _, err := s.bind()
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Side) connect(ctx context.Context, port uint16) (devmem.Binding, devmem
 // piece is the number of bytes of one send.
 const piece = 64 << 10
 
-// send sends n bytes, a multiple of piece, until they are acknowledged.
+// send sends n bytes, a multiple of piece, and waits until they are acknowledged.
 func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	calls := uint32(0)
 	for sent := 0; sent < n; sent += piece {
@@ -135,7 +135,7 @@ func send(c devmem.Conn, tx devmem.Binding, n int) error {
 	return nil
 }
 
-// receive receives n bytes into device memory. hold keeps all tokens.
+// receive receives n bytes, which must come in device memory, and checks them. hold keeps all tokens.
 func (s *Side) receive(ctx context.Context, buf devmem.Buffer, c devmem.Conn, n int, hold bool) error {
 	frags, linear, b := make([]devmem.Frag, 256), make([]byte, 256<<10), make([]byte, 256<<10)
 	for got := 0; got < n; {
@@ -194,10 +194,10 @@ func drain(c devmem.Conn) (n int, err error) {
 	}
 }
 
-// The end of a peer may be lost.
+// finishTime is how long finish waits for the peer's end, which may be lost.
 const finishTime = 10 * time.Second
 
-// finish closes a connection after the peer's end, or after finishTime.
+// finish closes a connection after the peer's end, an error, or finishTime.
 func finish(c devmem.Conn) {
 	_ = c.CloseWrite()
 	_ = c.SetReadDeadline(time.Now().Add(finishTime))
@@ -205,7 +205,7 @@ func finish(c devmem.Conn) {
 	_ = c.Close()
 }
 
-// fill sends until the peer's window is full.
+// fill sends until a send has waited for fillTime, as the peer's window is full.
 func fill(c devmem.Conn, tx devmem.Binding) (sent int, err error) {
 	for {
 		if err := c.SetWriteDeadline(time.Now().Add(fillTime)); err != nil {

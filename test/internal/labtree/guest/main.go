@@ -1,4 +1,4 @@
-// Command guest runs in a guest and reports which PCI devices its kernel has found.
+// Command guest runs in a guest and reports the PCIe tree, NICs, GPUs and NUMA nodes that its kernel has found.
 package main
 
 import (
@@ -80,8 +80,8 @@ func port(name string) (p labtree.Port, err error) {
 	return p, nil
 }
 
-// number returns the number in most pages of a GPU's BAR 2. The kernel uses some of the pages if they are also
-// a NUMA node.
+// number enables a GPU, and returns the number with which most pages of its BAR 2 begin. The kernel uses some of the
+// pages if they are also a NUMA node.
 func number(name string) (most uint64, err error) {
 	dir := filepath.Join("/sys/bus/pci/devices", name)
 	if err := os.WriteFile(filepath.Join(dir, "enable"), []byte("1"), 0o644); err != nil {

@@ -1,10 +1,12 @@
 // Command guest makes the mistakes of package mistakes in two guests of vnic boot, which run it at
-// the same time: guest 0 is side a, guest 1 side b. The first line that side a prints is compared with a page:
+// the same time: guest 0 is side a, guest 1 side b. The first line that side a prints for a mistake is
+// compared with a page:
 //
 //	vnic boot --guests 2 --copy mistakes.md -- ./guest mistakes.md
 //
-// It prints a line for each, and fails if a mistake was not named, a peer that must not fail failed, or a process
-// did not end within its limit. "guest count" prints how many lines each side prints.
+// It prints a line for each mistake that this side takes part in, and for the right program before and after them. It
+// fails if a mistake was not named, the right program or a peer that must not fail failed, or a process did not end
+// within its limit. "guest count" prints how many lines side a and side b print.
 package main
 
 import (
@@ -51,7 +53,7 @@ func main() {
 	}
 }
 
-// The program without a mistake runs before and after the mistakes.
+// list returns the mistakes, with the program without a mistake before and after them.
 func list() []mistakes.Mistake {
 	return append(append([]mistakes.Mistake{mistakes.Right}, mistakes.List...), mistakes.Right)
 }
@@ -93,8 +95,8 @@ func all(page string) error {
 	return nil
 }
 
-// run returns the first line of this program's output ("succeeds" for status 0, "killed" for 128), and its status: 128
-// if a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
+// run runs this program again, and returns the first line of its output ("succeeds" for status 0, "killed" for 128),
+// and its status: 128 if a signal ended it, 127 if it could not be started, -1 if it did not end within limit.
 func run(args ...string) (line string, status int) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
