@@ -1,9 +1,11 @@
-// Linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl, so that its buffer can be a GPU's memory.
+// This file is linked into ncdevmem with -Wl,--wrap=memfd_create,--wrap=ioctl. Either of two environment variables
+// then makes ncdevmem's buffer a GPU's memory.
 //
-// GPU_NODE: a memfd's pages come from that NUMA node. Shared memory keeps the policy of a mapping in its inode
-// (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would move the program's socket buffers as well.
+// GPU_NODE, the number of a NUMA node: the pages of each new memfd come from that node. Shared memory keeps the policy
+// of a mapping in its inode (mm/mempolicy.c, mpol_set_shared_policy). A policy for the whole task would also place the
+// program's other memory, such as socket buffers, there.
 //
-// GPU, the path of a device of vnicgpu.ko: UDMABUF_CREATE gives ncdevmem a dma-buf of this device.
+// GPU, the path of a device of vnicgpu.ko: the ioctl UDMABUF_CREATE gives ncdevmem a dma-buf of this device's memory.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/udmabuf.h>
@@ -17,7 +19,7 @@
 #include "vnicgpu.h"
 
 #define MPOL_BIND 2      // linux/mempolicy.h
-#define SPAN (1UL << 32) // more than any buffer; no page is touched
+#define SPAN (1UL << 32) // in bytes, more than any buffer; no page of it is touched
 
 int __real_memfd_create(const char *name, unsigned int flags);
 

@@ -1,12 +1,14 @@
-// Command nbdclient reads and writes an export of an NBD server by package block/nbd, over ordinary
-// sockets (devmem/plain), from and to ordinary memory in place of a GPU's.
+// Command nbdclient reads or writes an export of an NBD server by package block/nbd, over ordinary sockets
+// (devmem/plain), with ordinary memory in place of a GPU's.
 //
-//	nbdclient pattern [FLAG...]   reads the export, which must have nbdkit's pattern: each 8 bytes are their own offset
+//	nbdclient pattern [FLAG...]   reads the export, which must have nbdkit's pattern: 8-byte offsets, big-endian
 //	nbdclient read [FLAG...]      reads the export
-//	nbdclient write [FLAG...]     fills the export with bytes of a seed
+//	nbdclient write [FLAG...]     fills the export with pseudo-random bytes of --seed
 //
-// It prints the export's properties, counters, and the SHA-256 of the data that it read or wrote. It counts
-// operations that fail; with --errors they are no failure. It checks that memory beside the data has not changed.
+// At the end it prints the export's properties, counters, and the SHA-256 of its memory for the export's data, in
+// which a block that it could not read holds bytes 0xa5. It counts operations that fail; without --errors it then
+// exits with status 1. It checks that the MiB before and the MiB after the data have not changed. With --pause it
+// repeats the job until an error or a signal, and prints and checks none of these.
 package main
 
 import (
@@ -29,7 +31,8 @@ import (
 	"vnic.dev/vnic/devmem/plain"
 )
 
-// Memory: guard, data, guard, pool.
+// Sizes in bytes: the GPU's memory has a guard, room for the export's data, a guard, and a pool for received data.
+// At first each of its bytes is poison.
 const (
 	guard  = 1 << 20
 	pool   = 4 << 20
@@ -67,7 +70,7 @@ func main() {
 		f.Usage()
 		os.Exit(2)
 	}
-	_ = f.Parse(os.Args[2:]) // it exits on an error
+	_ = f.Parse(os.Args[2:]) // flag.ExitOnError: Parse exits on an error
 	if err := run(os.Args[1], o); err != nil {
 		fmt.Fprintln(os.Stderr, "nbdclient:", err)
 		os.Exit(1)
@@ -142,7 +145,7 @@ func fill(b []byte, seed uint64) {
 	_, _ = rand.NewChaCha8(key).Read(b)
 }
 
-// work is a job on all blocks of an export.
+// work is a job on all blocks of an export; a block has o.bs bytes, the last one may have fewer.
 type work struct {
 	o       options
 	d       *nbd.Device
@@ -150,12 +153,12 @@ type work struct {
 	data    []byte
 	write   bool
 	refused map[string]int
-	bad     []block.Op // that failed
-	wrong   int        // number of wrong bytes
+	bad     []block.Op // operations that failed in the last round
+	wrong   int        // number of wrong bytes; pattern sets it
 	took    time.Duration
 }
 
-// do reads or writes all blocks once, in the seed's order.
+// do reads or writes each block once, unless it returns an error, in an order that o.seed determines.
 func (j *work) do() error {
 	n := int((j.info.Size + j.o.bs - 1) / j.o.bs)
 	order := rand.New(rand.NewPCG(j.o.seed, 1)).Perm(n)
@@ -188,7 +191,8 @@ func (j *work) do() error {
 	return err
 }
 
-// pattern counts wrong bytes, and where operations failed the bytes that have changed.
+// pattern counts in wrong the bytes of data that are not nbdkit's pattern, or, in blocks whose operation failed, not
+// poison.
 func (j *work) pattern() {
 	want := make([]byte, (len(j.data)+7)/8*8)
 	for off := 0; off < len(want); off += 8 {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// waits has the time for which each thread of QEMU and of this process was ready to run and had no CPU (Linux
-// Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat), and the time that the hypervisor has stolen
-// (proc_stat(5)).
+// waits has the time for which each thread of QEMU and of this process has been ready to run without a CPU, by the
+// path of its schedstat (Linux Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat), and, by "steal", the
+// time that the hypervisor has stolen from all CPUs (proc_stat(5)). It lacks what cannot be read.
 type waits map[string]time.Duration
 
 func (l *bench) waits() waits {
@@ -35,7 +35,7 @@ func (l *bench) waits() waits {
 	return w
 }
 
-// together returns the sum of all waits since before.
+// together returns the sum of the waits since before, without threads that have ended since.
 func (w waits) together(before waits) (d time.Duration) {
 	for f, t := range w {
 		d += t - before[f]

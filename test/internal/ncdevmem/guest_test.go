@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/internal/newc"
 )
 
-// The cache's images must contain no file of the kernel's source.
+// programs returns an archive of the test's programs, their libraries and these files. A guest gets it beside the
+// image that vnic caches: no cached image must contain ncdevmem, which is built from the kernel's source.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	list := []newc.File{newc.Link("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
@@ -33,7 +34,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 		return nil, err
 	}
 	for _, path := range libs {
-		for _, dir := range []string{"lib/", "lib64/"} { // of the loader, and of its libraries
+		for _, dir := range []string{"lib/", "lib64/"} { // ethtool names its loader in lib64; the loader searches lib
 			from[dir+filepath.Base(path)] = path
 		}
 	}
@@ -52,7 +53,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	return &b, err
 }
 
-// An error of sh means that the script did not run to its end.
+// sh runs a script in the guest. A status of the script other than 0 is in the result, and is no error of sh.
 func (l *bench) sh(ctx context.Context, script string) (agent.ExecResult, error) {
 	return agent.Run.Call(ctx, l.machine.Agent(),
 		agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}})
@@ -66,7 +67,8 @@ func (l *bench) do(ctx context.Context, script string) error {
 	return err
 }
 
-// ncdevmem needs flow rules, which are off at first (docs/specs/devmem.md, 6).
+// network gives eth0 its addresses, brings it up, and allows flow rules: ncdevmem adds one, and with gve they are not
+// allowed at first (docs/specs/devmem.md, 6).
 func (l *bench) network(ctx context.Context) error {
 	return l.do(ctx,
 		fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 "+
@@ -80,7 +82,8 @@ func (l *bench) listening(ctx context.Context, port uint16) error {
 	return l.do(ctx, script)
 }
 
-// The channel for results is too slow for files.
+// fromGuest calls each with the content of a file of the guest, part after part. The content comes over TCP:
+// agent.ExecResult has only the end of a long output.
 func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
 	l.ports++
 	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
@@ -109,16 +112,16 @@ func (l *bench) text(ctx context.Context, path string) (string, error) {
 	return b.String(), err
 }
 
-// ran is the result of a program in the guest.
+// ran is what beside learns of a program in the guest.
 type ran struct {
 	res   agent.ExecResult
-	text  string // standard error
+	text  string // content of stderrFile
 	meter control.FlowCounts
-	took  time.Duration
+	took  time.Duration // of the program and the function beside it
 }
 
-// beside runs a program in the guest and do in this process. do's context ends when the program has failed, or,
-// if last is set, has ended.
+// beside runs a program in the guest and, at the same time, do in this process. do's context ends when ctx ends, when
+// the program has failed, or, if last is set, when it has ended.
 func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
 	do func(context.Context) error) (x ran, err error) {
 	counters, err := l.meter(guest, peer)
@@ -140,7 +143,7 @@ func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program 
 		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
 			return err
 		}
-		return nil // the program's status and output are more precise
+		return nil // the program's status and output say more than do's error
 	})
 	err = eg.Wait()
 	x.took = time.Since(start)

@@ -30,7 +30,7 @@ func (j *judge) check(ok bool, format string, args ...any) {
 	fmt.Fprintln(j.out, mark, fmt.Sprintf(format, args...))
 }
 
-// words prints a guest's output below a failure.
+// words prints the end of a guest's output: at most the given number of lines.
 func (j *judge) words(text string, lines int) {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range all[max(0, len(all)-lines):] {
@@ -38,7 +38,7 @@ func (j *judge) words(text string, lines int) {
 	}
 }
 
-// some returns a few of the lines with complaints.
+// some returns a colon and up to three of the lines, quoted, or "" if there are none.
 func some(lines []string) string {
 	if len(lines) == 0 {
 		return ""
@@ -46,19 +46,19 @@ func some(lines []string) string {
 	return fmt.Sprintf(": %q", lines[:min(3, len(lines))])
 }
 
-// reception is parsed from ncdevmem's standard error.
+// reception has what ncdevmem, as a receiver, wrote to its standard error.
 type reception struct {
 	total   uint64          // the last total_received
 	bytes   uint64          // bytes of all frags in dma-bufs
 	frags   int             // number of frags in dma-bufs
 	linear  int             // number of frags in host memory
 	dmabufs map[string]bool // IDs of the dma-bufs of frags
-	bound   string          // ID of the dma-buf that it has bound
-	ended   bool            // it has received the end of the stream
+	bound   string          // ID of the dma-buf that ncdevmem bound last
+	ended   bool            // ncdevmem has received the end of the stream
 	wrong   []string        // lines with complaints
 }
 
-// parseReception skips unknown lines, except complaints.
+// parseReception skips lines that it does not know, except lines for which complaint is true.
 func parseReception(text string) (r reception) {
 	r.dmabufs = map[string]bool{}
 	for line := range strings.SplitSeq(text, "\n") {
@@ -87,7 +87,7 @@ func parseReception(text string) (r reception) {
 // transmission has the figures about sending in ncdevmem's standard error.
 type transmission struct {
 	calls, bytes uint64 // calls of sendmsg, and bytes sent by them
-	completed    uint64 // calls that it has seen complete
+	completed    uint64 // calls whose completion ncdevmem has received
 	ended        bool
 	wrong        []string
 }
@@ -112,7 +112,7 @@ func parseTransmission(text string) (t transmission) {
 	return t
 }
 
-// fields splits "received a=1, b=2".
+// fields returns the values of a line such as "received a=1, b=2" by their keys.
 func fields(line string) map[string]string {
 	m := map[string]string{}
 	for part := range strings.SplitSeq(line, ", ") {

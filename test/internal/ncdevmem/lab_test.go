@@ -29,7 +29,7 @@ const (
 	gpuMemory = 128 << 20 // ncdevmem's buffer has 62.5 MiB
 )
 
-// Addresses of both sides, IPv4 and IPv6.
+// Addresses of the guest and of the peer: the first of each is IPv4, the second IPv6.
 var (
 	guestAddrs = [2]netip.Prefix{lab.Addr4(0), lab.Addr6(0)}
 	peerAddrs  = [2]netip.Prefix{lab.Addr4(1), lab.Addr6(1)}
@@ -42,7 +42,7 @@ type bench struct {
 	machine *machine.Guest
 	peer    *stack.Stack
 	lines   []byte // content of the guest's file /data
-	ports   uint16 // the last port used by an ordinary connection
+	ports   uint16 // the last port that fromGuest used; at first 6000
 }
 
 func buildTools(t *testing.T) string {
@@ -56,7 +56,7 @@ func buildTools(t *testing.T) string {
 	return strings.TrimSpace(string(dir))
 }
 
-// onGPU is the environment for a buffer in GPU memory (tools/gpu-memory.c).
+// onGPU returns the beginning of a shell script: with it ncdevmem's buffer lies in GPU memory (tools/gpu-memory.c).
 func (l *bench) onGPU() string {
 	if l.driver == lab.DriverVNICGPU {
 		return "export GPU=/dev/vnicgpu0; "
@@ -71,7 +71,7 @@ func newBench(t *testing.T, driverOfGPU string) *bench {
 		modules = append(slices.Clone(modules), guestimages.GPUModule)
 	}
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: modules})
-	tools := buildTools(t) // for the kernel that Images has fetched
+	tools := buildTools(t) // for the series of the kernel that Images has fetched
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		{Name: "guest", Driver: driverOfGPU, NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}},
 			GPUs: []lab.GPU{{Memory: gpuMemory}}},
@@ -118,7 +118,8 @@ func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCoun
 	}, nil
 }
 
-// placed checks where the payload of one direction was.
+// placed checks d, the counters of one direction: at least size bytes of payload in the GPU's file, or, without onGPU,
+// in host memory, and none in another place.
 func (j *judge) placed(d control.DirCounters, size uint64, onGPU bool) {
 	gpu, host, where := d.GPUFileBytes, d.HostBytes, "in the GPU's file (file-level count)"
 	if !onGPU {

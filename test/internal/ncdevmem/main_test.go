@@ -1,15 +1,15 @@
 // Package ncdevmem runs ncdevmem, the kernel's own test of devmem TCP, as receiver and sender over
 // vnic's gVNIC, and checks the results. The guest is a stock kernel with its own gve driver in
 // QEMU; the peer is a TCP stack in this process, on a virtio NIC. ncdevmem's exit status is not
-// sufficient (docs/specs/devmem.md, 6: it accepts 20 wrong bytes, and no bytes at all), so the
+// sufficient (docs/specs/devmem.md, 6: it accepts up to 20 wrong bytes, and no bytes at all), so the
 // tests also check:
 //   - bytes: the peer compares the bytes that ncdevmem sends. Of the bytes that ncdevmem receives,
-//     ncdevmem validates each frag itself, or the peer compares every byte.
-//   - place: the NIC's meter of the connection reports from which file each payload byte was read, and
-//     to which it was written. Independently of meters, the host searches the GPU's memory and guest RAM
-//     for received bytes.
-//   - negative controls: the same program with a buffer that is not the GPU's memory, and a plain
-//     sender.
+//     ncdevmem validates each frag itself, or prints them, and the test compares every byte.
+//   - place: the NIC's meter of the connection counts payload bytes by the memory from which they were read or
+//     to which they were written. Independently of meters, the test searches the GPU's memory for received bytes,
+//     and guest RAM for pages full of ncdevmem's pattern.
+//   - negative controls: the same program with a buffer that is not the GPU's memory, and, with a NUMA node as
+//     GPU, a plain sender.
 package ncdevmem
 
 import (
@@ -53,10 +53,10 @@ func (l *bench) judged(t *testing.T, cases func(*bench, context.Context, *judge)
 	}
 }
 
-// Sizes of the transfers.
+// Bytes of a reception that ncdevmem validates, and of a reception that the test compares.
 const received, compared uint64 = 64 << 20, 64 << 20
 
-const sent = 4 << 20
+const sent = 4 << 20 // bytes of /data
 
 // patternAfter comes before the negative control, which puts pages of the pattern into guest RAM.
 func (l *bench) cases(ctx context.Context, j *judge) error {
@@ -95,7 +95,7 @@ func (l *bench) driverCases(ctx context.Context, j *judge) error {
 		l.kernelLog)
 }
 
-// steps returns functions that make a case of a transfer.
+// steps returns functions that make a step from the parameters of a transfer.
 func (l *bench) steps() (func(receiving) step, func(sending) step) {
 	receive := func(r receiving) step {
 		return func(ctx context.Context, j *judge) error { return l.receive(ctx, j, r) }

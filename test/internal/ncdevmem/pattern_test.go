@@ -26,7 +26,7 @@ func pattern(from, n int) []byte {
 	return b
 }
 
-// patternPages counts the pages that hold only the pattern.
+// patternPages counts the pages of r that hold only the pattern, which may begin with any of its bytes.
 func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	var whole [period][]byte
 	for i := range whole {
@@ -51,7 +51,8 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	return pages, nil
 }
 
-// Lines are shorter and longer than a segment, a page and a GSO packet.
+// lineLengths are the lengths of makeLines' lines, with the newline: shorter and longer than a segment, a page and a
+// GSO packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
 func makeLines(seed uint64, n int) []byte {
@@ -76,7 +77,7 @@ func countLines(n int) (lines int) {
 	return lines
 }
 
-// seen has the numbers of pages that hold only the pattern.
+// seen has the numbers of pages that hold only the pattern, in GPU memory and in guest RAM.
 type seen struct{ gpu, ram int }
 
 func (l *bench) look() (s seen, err error) {
@@ -89,10 +90,12 @@ func (l *bench) look() (s seen, err error) {
 	return s, nil
 }
 
-// ncdevmem copies frags to guest RAM to check them.
+// few is the most pages of the pattern that patternAfter accepts in guest RAM: ncdevmem copies frags there to check
+// them.
 const few = 64
 
-// A receive queue of 1024 uses 2*many pages before it uses one again.
+// many is the least number of pages of the pattern that must be left after a reception: half as many as the entries of
+// a receive queue (1024).
 const many = 512
 
 func (l *bench) patternBefore(_ context.Context, j *judge) error {

@@ -46,7 +46,7 @@ func read(ctx context.Context, in devmem.Listener, each func([]byte) error) erro
 	}
 }
 
-// write connects, writes size bytes that fill makes, and closes.
+// write connects, writes size bytes that fill makes, closes its direction, and waits for the end of the other one.
 func (l *bench) write(ctx context.Context, from, to netip.AddrPort, size uint64,
 	fill func(b []byte, off uint64)) error {
 	c, err := l.peer.Dial(ctx, from, to)

@@ -18,16 +18,16 @@ type receiving struct {
 	v6            bool
 	port          uint16
 	size          uint64
-	queue, queues int    // -t and -q
-	client        bool   // -c: the flow rule is for the connection
-	onGPU         bool   // its buffer is the GPU's memory
-	validate      bool   // -v 7; otherwise it prints the received bytes
+	queue, queues int    // ncdevmem's -t and -q: the first queue bound, and how many
+	client        bool   // -c: the flow rule also names the peer's address and port
+	onGPU         bool   // ncdevmem's buffer is the GPU's memory
+	validate      bool   // -v 7; otherwise ncdevmem prints the received bytes
 	seed          uint64 // of the bytes that the peer sends without validate
 }
 
-// The test fetches these files only when the programs have ended: ncdevmem restarts the interface. Then the
-// driver may leave a packet of a connection in its queue (gve_turnup starts transmit queues and does not wake
-// them), and TCP does not retransmit it (TCPSpuriousRtxHostQueues).
+// Files with the program's output. The test fetches them only when the program has ended, because ncdevmem restarts
+// the interface. In a restart a packet of any connection may stay in its queue (docs/specs/gve.md, 11: gve_turnup
+// starts transmit queues and does not wake them), and while it is there TCP does not retransmit it.
 const (
 	stdoutFile = "/tmp/out"
 	stderrFile = "/tmp/err"

@@ -13,9 +13,9 @@ type sending struct {
 	name  string
 	v6    bool
 	port  uint16
-	chunk int  // -z: bytes of each piece of a sendmsg
+	chunk int  // -z: most bytes of a piece of a sendmsg; 0: no -z
 	plain bool // the sender is netcat
-	onGPU bool // the buffer is the GPU's memory
+	onGPU bool // ncdevmem's buffer is the GPU's memory; without effect if plain is set
 }
 
 func (s *sending) command(l *bench, guest, peer netip.Addr) string {
@@ -23,11 +23,11 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 	if s.onGPU {
 		c = l.onGPU()
 	}
-	if s.plain { // the meter needs the sender's port
+	if s.plain { // the meter needs the sender's port: here the only one of the range
 		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' "+
 			"EXIT; nc %v %d", s.port, s.port, peer, s.port)
 	} else {
-		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // -c sets its port
+		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // with -c it sends from -p
 	}
 	if s.chunk > 0 {
 		c += fmt.Sprintf(" -z %d", s.chunk)
@@ -37,10 +37,10 @@ func (s *sending) command(l *bench, guest, peer netip.Addr) string {
 
 type sender struct {
 	ran
-	got, same uint64 // received bytes, and right ones
+	got, same uint64 // bytes that the peer read, and bytes of reads without a wrong byte
 }
 
-// attempts is for a machine that is too busy for ncdevmem's time limit.
+// attempts is how often send tries at most, on a machine that is too busy for ncdevmem's patience.
 const attempts = 5
 
 // patience is how long ncdevmem waits for a completion (ncdevmem.c, waittime_ms).
@@ -60,7 +60,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			j.words(x.text, 20)
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		// A completion counts as late, not lost, if the threads waited for a CPU as long as ncdevmem waits.
+		// A completion counts as late, not lost, if the waits of all threads add up to patience or more.
 		busy := l.waits().together(before)
 		if x.res.Status == 0 || i == attempts || !strings.Contains(x.text, "did not receive tx completion") {
 			break

@@ -1,9 +1,9 @@
-// Command nvmetserve is a program for a stock guest: it makes the guest's kernel an NVMe/TCP target, nvmet, by its
-// configfs, with files of the guest for namespaces. It prints a line when the target listens.
+// Command nvmetserve is a program for a stock guest: it sets up the guest's kernel, by configfs,
+// as an NVMe/TCP target (nvmet), whose namespaces are files of the guest. It prints a line when the target listens.
 //
 //	nvmetserve NQN ADDR:PORT FOLDER FILE...
 //
-// FOLDER has the kernel modules that nvmet needs, in any order.
+// ADDR is an IPv4 address. FOLDER has the kernel modules that nvmet needs; their order does not matter.
 package main
 
 import (
@@ -35,7 +35,7 @@ func load(folder string) error {
 			}
 		}
 		if len(again) < len(left) {
-			err = nil // modules that failed may load now
+			err = nil // modules that failed may load in the next round
 		}
 		left = again
 	}
@@ -54,7 +54,7 @@ func insert(name string) error {
 	return errors.Join(unix.FinitModule(int(f.Fd()), "", flags), f.Close())
 }
 
-// setting is a file of configfs to write, or a folder to make.
+// setting is a file of configfs to write, or, with value "", a folder to make.
 type setting struct{ path, value string }
 
 func serve(args []string) error {

@@ -18,7 +18,7 @@ import (
 
 // A click on a flow shows its way from GPU to GPU.
 func TestDevmemRun(t *testing.T) {
-	// Links of 200 Mbit make the transfer take five seconds.
+	// With links of 200 Mbit/s the transfer takes five seconds or more.
 	pair, err := exec.Command(os.Getenv("VNIC"), "lab", "show", "pair").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -75,13 +75,13 @@ func TestStalledReceiver(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--hold-tokens",
 		"100000")
 	v.waits("stage: transfer")
-	// After 3 seconds without data the run returns its tokens.
+	// After 3 seconds without data the receiver would return its tokens; tokens=10s delays that by 10 seconds.
 	v.set(fmt.Sprint(v.cmd.Process.Pid), "nic", "b.nic0", "tokens=10s")
 	b := open(t, v.url, 1280, 900)
 	b.selects("10.118.110.2")
 	b.waits(".map table", "held: it was posted, and is not now")
 	b.waits("#way .hint", "no-buffer: the receiver's queue had no buffers for them")
-	b.waits("#way .bad", "None is posted: the receiver has at least", "until it returns tokens") // for seconds
+	b.waits("#way .bad", "None is posted: the receiver has at least", "until it returns tokens")
 	b.waits("#way", "that it has not returned")
 	b.shoots("page-stall.png", 1280)
 }
@@ -101,7 +101,7 @@ func TestFault(t *testing.T) {
 	b.shoots("page-fault.png", 1280)
 }
 
-// The keyboard alone controls the page.
+// The keyboard alone sorts the table, selects a flow, deselects it, and reaches the checkbox and the events.
 func TestKeyboardAlone(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -143,7 +143,7 @@ func tabTo(b *tab, expression string) {
 	b.t.Fatalf("Tab never leads to where %s", expression)
 }
 
-// Only elements that scroll are wider than a narrow screen.
+// On a screen 360 pixels wide the page is no wider, and it is dark if the browser asks for that.
 func TestNarrowAndDark(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--lab", "pair", "--mode", "devmem", "--size", "64M", "--pause-at", "verify")
 	v.waits("stage: verify")
@@ -162,7 +162,7 @@ func TestNarrowAndDark(t *testing.T) {
 	}
 }
 
-// A report is one file that a browser opens without a network.
+// A report is one file, below 2 MB, that a browser opens without a network.
 func TestReport(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "report.html")
 	c := exec.CommandContext(t.Context(), os.Getenv("VNIC"), "run", "--guest", "inproc", "--lab", "a3-high", "--mode",
@@ -196,7 +196,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// When vnic is killed, the page reports that.
+// When vnic is killed, the page reports that. It shows the run of a new vnic at the same address.
 func TestConnectionLost(t *testing.T) {
 	v := start(t, "run", "--guest", "inproc", "--mode", "devmem", "--size", "16M", "--pause-at", "verify")
 	v.waits("stage: verify")

@@ -12,13 +12,13 @@ import (
 	"slices"
 )
 
-// smaller reduces the PNG to its most frequent colours.
+// smaller returns the PNG with at most 128 colours, its most frequent ones; others become the nearest of these.
 func smaller(b []byte) ([]byte, error) {
 	was, err := png.Decode(bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	// Shades that look the same count as one.
+	// Colours count as one if each channel rounds to the same multiple of 4.
 	shade := func(c color.Color) color.RGBA {
 		r, g, b, _ := c.RGBA()
 		near := func(v uint32) uint8 { return uint8(min(255, (v>>8+2)/4*4)) }

@@ -24,11 +24,12 @@ type tab struct {
 	ctx context.Context
 
 	mu       sync.Mutex
-	requests []string // with a scheme other than data
+	requests []string // URLs that the page requested, without data: URLs
 	wrong    []string // exceptions, and errors that scripts wrote to the console
 }
 
-// Exceptions and console errors of scripts fail the test.
+// open opens url in a browser that ends with the test. Exceptions and console errors of the page's scripts fail the
+// test when it ends.
 func open(t *testing.T, url string, width, height int64, more ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(os.Getenv("CHROMIUM")), chromedp.NoSandbox,
@@ -104,7 +105,7 @@ func evaluate[T any](b *tab, expression string) T {
 	return v
 }
 
-// call is a command of the browser's protocol.
+// call returns an action that calls a command of the browser's protocol and drops its result.
 func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Call(ctx, c, params)
@@ -112,7 +113,8 @@ func call[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void
 	})
 }
 
-// waits waits until the text of elements has all words.
+// waits waits until the text of the elements that selector selects, taken together, is not empty and has all words. The
+// test fails after 30 seconds.
 func (b *tab) waits(selector string, words ...string) {
 	b.t.Helper()
 	limit := time.Now().Add(30 * time.Second)
@@ -134,7 +136,7 @@ func (b *tab) waits(selector string, words ...string) {
 	}
 }
 
-// selects clicks the first flow to an address.
+// selects clicks the first flow to an address, up to five times, until the page shows its way.
 func (b *tab) selects(to string) {
 	b.t.Helper()
 	row := fmt.Sprintf(`tr[data-flow*="> %s:"]`, to)
@@ -152,7 +154,7 @@ func (b *tab) selects(to string) {
 // tallest is the maximum height of a picture, in pixels.
 const tallest = 2200
 
-// shoots saves a picture, if SHOTS is set.
+// shoots saves a picture of the page in the folder SHOTS, if that variable is set.
 func (b *tab) shoots(name string, width int64) {
 	b.t.Helper()
 	if os.Getenv("SHOTS") == "" {

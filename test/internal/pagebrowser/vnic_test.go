@@ -16,11 +16,11 @@ type vnic struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	url   string      // of its page
-	lines chan string // of stderr, until it ends
+	lines chan string // of stderr; closed at its end
 	done  chan error
 }
 
-// start starts a vnic that serves its page on a free port.
+// start starts a vnic that serves its page on a free port, and kills it when the test ends.
 func start(t *testing.T, args ...string) *vnic {
 	t.Helper()
 	return startAt(t, "localhost:0", args...)
@@ -50,7 +50,7 @@ func startAt(t *testing.T, addr string, args ...string) *vnic {
 	return v
 }
 
-// waits waits for a line of stderr with this beginning.
+// waits takes lines of stderr until one has this beginning, and returns that. The test fails after a minute.
 func (v *vnic) waits(begin string) string {
 	v.t.Helper()
 	var all []string
@@ -70,7 +70,7 @@ func (v *vnic) waits(begin string) string {
 	}
 }
 
-// end ends vnic by a signal, unless it has ended.
+// end sends vnic a signal and waits until vnic has ended. After the first call it does nothing.
 func (v *vnic) end(s syscall.Signal) {
 	if v.done == nil {
 		return

@@ -22,12 +22,13 @@ type Frame struct {
 	DestQP   uint32
 	PSN      uint32
 	Body     []byte // bytes after the BTH: extended headers, payload, pad
-	Pad      int    // bytes of padding at the end of Body
-	ICRC     uint32 // in the frame
-	Sum      uint32 // as computed from the frame
+	Pad      int    // bytes of padding at the end of Body, as the BTH counts them
+	ICRC     uint32 // the invariant CRC in the frame
+	Sum      uint32 // the invariant CRC computed from the frame; in an undamaged frame it equals ICRC
 }
 
-// ErrNotRoCE means that a frame is not a packet of RoCEv2, or has IPv4 options or IPv6 extension headers.
+// ErrNotRoCE means that a frame is not a packet of RoCEv2, or has a VLAN tag, IPv4 options or IPv6
+// extension headers.
 var ErrNotRoCE = errors.New("not RoCEv2")
 
 // Sizes of headers, and of a packet's trailer, in bytes.
@@ -40,15 +41,16 @@ const (
 	icrcLen = 4
 )
 
-// ParseFrame parses an Ethernet frame. The result does not refer to b.
+// ParseFrame parses an Ethernet frame, and does not compare its ICRC. The result does not refer to b. Errors:
+// ErrNotRoCE.
 func ParseFrame(b []byte) (f Frame, err error) {
 	var be = binary.BigEndian
 	if len(b) < ethLen {
 		return f, ErrNotRoCE
 	}
 	proto := be.Uint16(b[12:])
-	p := slices.Clone(b[ethLen:]) // from the IP header on; some fields are masked
-	var n, length int             // of the IP header; of the packet
+	p := slices.Clone(b[ethLen:]) // from the IP header on; fields that the ICRC masks become ones
+	var n, length int             // of the IP header; of the packet from there on
 	switch {
 	case proto == unix.ETH_P_IP && len(p) >= ip4Len && p[0] == 0x45 && p[9] == unix.IPPROTO_UDP:
 		n, length = ip4Len, int(be.Uint16(p[2:]))
@@ -81,13 +83,13 @@ func ParseFrame(b []byte) (f Frame, err error) {
 	return f, nil
 }
 
-// opcodes are the names of a reliable connection's opcodes before those for atomics.
+// opcodes has the names of a reliable connection's opcodes 0x00 to 0x11, by opcode.
 var opcodes = []string{"SEND first", "SEND middle", "SEND last", "SEND last with immediate", "SEND only",
 	"SEND only with immediate", "WRITE first", "WRITE middle", "WRITE last", "WRITE last with immediate", "WRITE only",
 	"WRITE only with immediate", "READ request", "READ response first", "READ response middle", "READ response last",
 	"READ response only", "acknowledge"}
 
-// Name returns the opcode's name, or its number.
+// Name returns the name of the opcode, or, for opcodes above 0x11, a text with its number.
 func (f *Frame) Name() string {
 	if int(f.Opcode) < len(opcodes) {
 		return opcodes[f.Opcode]

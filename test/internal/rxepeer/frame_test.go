@@ -28,7 +28,7 @@ import (
 
 var write = flag.Bool("frames", false, "write testdata/frames.txt anew, of what rxe sends in this run")
 
-// framesFile has frames of two rxe devices.
+// framesFile has frames that two rxe devices sent each other.
 var framesFile = filepath.Join("testdata", "frames.txt")
 
 // Invariant: rxepeer: The ICRC of each frame that rxe sends is as calculated here; with a changed
@@ -92,7 +92,8 @@ func (x *pair) captured(p *lab.Port, f func()) (list [][]byte) {
 	return list
 }
 
-// frames checks the ICRC of frames with each of opcodes.
+// frames makes the guests send frames with each of opcodes, and checks their ICRC. With the flag -frames it writes them
+// to framesFile.
 func (x *pair) frames() {
 	const q = 3
 	seen := map[string]int{}
@@ -137,7 +138,8 @@ func (x *pair) frames() {
 	}
 }
 
-// The guest in this process answers ARP and neighbor discovery, but not the RDMA packets.
+// process makes a guest's rxe write to a guest in this process, which answers ARP and neighbor discovery, but not the
+// RDMA packets, and checks these packets.
 func (x *pair) process() {
 	const q = 4
 	p := x.lab.Port(2)

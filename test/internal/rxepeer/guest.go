@@ -24,14 +24,14 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// suites are the Debian suites that may have a generic kernel, in the order in which they are tried.
+// suites are Debian suites; tools/kernel takes the generic kernel of the first suite that has one.
 var suites = []string{"forky", "trixie-backports", "sid"}
 
-// modules are the kernel modules that the program needs beside the NIC's.
+// modules are the kernel modules that tools/rdma-peer.c needs beside the NIC's.
 var modules = []string{"rdma_rxe", "ib_uverbs"}
 
-// Images fetches QEMU and the generic kernel, and builds the program and an initramfs with it. It skips the
-// test unless VNIC_LONG is set, and with -short. The test's package must be in a folder beside this one, because
+// Images fetches QEMU and the generic kernel, and builds tools/rdma-peer.c and an initramfs with it. It skips the
+// test unless VNIC_LONG is set, and with -short. The test's package must be in this folder or one beside it, because
 // the path of the folder tools is relative.
 func Images(t *testing.T) *machine.Images {
 	t.Helper()
@@ -62,8 +62,8 @@ func tool(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// Boot boots guests on the machines of a lab at the same time; each machine has one virtio NIC. The guests end
-// with the test.
+// Boot boots a guest on each of these machines of a lab, all at the same time, and returns a Peer for each, in the same
+// order. A machine must have one NIC, a virtio one. The guests end with the test.
 func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	t.Helper()
 	var guests []machinetest.Guest
@@ -85,7 +85,7 @@ func Boot(t *testing.T, im *machine.Images, list ...*lab.Machine) []*Peer {
 	return peers
 }
 
-// start runs the program in a guest.
+// start runs rdma-peer in a guest, and returns its Peer. When the test ends, a Cleanup closes the Peer.
 func start(t *testing.T, g *machine.Guest, netdev string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()

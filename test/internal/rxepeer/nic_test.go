@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// judged is vnic's NIC, with a GPU's memory, and Linux's rxe.
+// judged has the two ends of a test: vnic's NIC, with a GPU's memory, and rxe in a guest, the peer.
 type judged struct {
 	*testing.T
 	lab  *lab.Lab
@@ -28,9 +28,9 @@ type judged struct {
 	mrs  [2]MR
 	port *lab.Port
 	c    *control.Client
-	gpu  []byte // the buffer's bytes
+	gpu  []byte // the registered buffer, a part of the GPU's memory
 	pd   uint32
-	key  uint32 // of an MR of the buffer, which begins at base
+	key  uint32 // of an MR of the whole buffer; the MR's addresses begin at base
 	seed uint64
 }
 
@@ -114,7 +114,7 @@ func (e *end) wait() control.WC {
 	}
 }
 
-// from makes the NIC carry out an operation of n bytes.
+// from makes the NIC carry out an operation of n bytes, and checks completions and memory.
 func (e *end) from(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -171,7 +171,7 @@ func (e *end) from(op Op, n uint64) {
 	}
 }
 
-// to makes the peer carry out an operation of n bytes.
+// to makes the peer carry out an operation of n bytes, and checks completions and memory.
 func (e *end) to(op Op, n uint64) {
 	x := e.x
 	x.Helper()
@@ -257,7 +257,7 @@ func TestNICAndRXE(t *testing.T) {
 	x.loss()
 }
 
-// loss tests with both links losing packets.
+// loss tests operations while each of both links loses 1 % of its packets.
 func (x *judged) loss() {
 	for i := range 2 {
 		testkit.OK(x, x.lab.Apply(testkit.Must(lab.ParseChange("link "+x.lab.Port(i).Name+" loss=1%"))(x)))
@@ -281,7 +281,8 @@ func (x *judged) loss() {
 	}
 }
 
-// refusals checks that each end refuses invalid requests.
+// refusals checks that each end refuses invalid requests, and sends without a receive request, and writes nothing for
+// them, and that another queue pair still works.
 func (x *judged) refusals() {
 	ctx := x.Context()
 	innocent := x.connect(3, IPv4, 1024, nil)
@@ -327,7 +328,7 @@ func (x *judged) refusals() {
 		{"the peer's send, and nobody receives", Request{Op: Send, Len: 9}, RNRRetriesExceeded},
 	} {
 		e := x.connect(4, IPv4, 1024, nil)
-		if c.r.Op == Send { // the peer must give up
+		if c.r.Op == Send { // the peer must give up without retries
 			e = x.connectShort()
 		}
 		c.r.ID = 1

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	region = 2 << 20 // bytes of the regions source and target
+	region = 2 << 20 // bytes of each region; regions source and target follow, by number
 	source = 0
 	target = 1
-	guard  = 64 // bytes checked before and after the received bytes
+	guard  = 64 // bytes checked before and after the bytes that an operation writes
 	poison = 0x5a
 )
 
@@ -52,7 +52,7 @@ func newPair(t *testing.T) *pair {
 	return x
 }
 
-// The packet numbers of both ends wrap soon.
+// connect connects queue pair q of both sides. Their first packet numbers are close to 2^24, so they soon wrap.
 func (x *pair) connect(q, family int, o Path) {
 	x.Helper()
 	var ends [2]End
@@ -65,16 +65,17 @@ func (x *pair) connect(q, family int, o Path) {
 	}
 }
 
-// moved is a transfer from side from to the other side.
+// moved is a transfer from one side to the other.
 type moved struct {
 	op   Op
 	q    int
-	from int
+	from int    // number of the side that has the bytes at first
 	n    uint64 // bytes
-	flip int64  // index of a wrong byte of the source; -1: none
+	flip int64  // index of the byte at which move makes the source wrong; -1: none
 }
 
-// move moves n bytes from one side to the other, and returns the differences at the destination.
+// move carries out the transfer m, checks completions and the memory around the destination, and returns the bytes
+// at the destination that differ from the pattern.
 func (x *pair) move(m moved) Wrong {
 	x.Helper()
 	x.seed++
@@ -157,7 +158,7 @@ func TestTwoGuests(t *testing.T) {
 	x.loss()
 }
 
-// pattern checks that the program's pattern is gpumem's.
+// pattern checks by CRC-32 that rdma-peer fills memory with the bytes of gpumem.FillAt: one seed, nine parts.
 func (x *pair) pattern() {
 	a := x.sides[0]
 	for i := range uint64(9) {
@@ -168,7 +169,8 @@ func (x *pair) pattern() {
 	}
 }
 
-// refusals checks that the device refuses invalid requests.
+// refusals checks that rxe refuses invalid requests and writes nothing for them, that requests end with an error if
+// nobody receives or answers, and that another queue pair still works.
 func (x *pair) refusals() {
 	a, b := x.sides[0], x.sides[1]
 	const locked, q = 2, 2

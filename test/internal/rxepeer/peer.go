@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/machine"
 )
 
-// Patience is how long a request may take in addition to the time for which it asks the program to wait.
+// Patience is how long a request may take, for Poll and Async in addition to their parameter wait.
 const Patience = time.Minute
 
 // version is the version of the protocol (tools/rdma-peer.c).
@@ -25,9 +25,9 @@ const version = 1
 // maxLine bounds an answer, in bytes.
 const maxLine = 16 << 10
 
-// Error is the error of a request in the guest.
+// Error is the error with which rdma-peer answered a request.
 type Error struct {
-	What  string // the call that failed
+	What  string // the call, or the part of the request, that failed
 	Errno syscall.Errno
 }
 
@@ -36,23 +36,23 @@ func (e *Error) Error() string { return "rdma-peer: " + e.What + ": " + e.Errno.
 // Unwrap returns the errno, for errors.Is.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// ErrAnswer means that a guest's answer does not fit the request.
+// ErrAnswer means that an answer does not fit the request, or names another version of the protocol.
 var ErrAnswer = errors.New("rdma-peer: not an answer")
 
-// Peer is a connection to a program in a guest.
+// Peer is a connection to rdma-peer in a guest.
 type Peer struct {
 	Kernel  string           // uname -r
 	Device  string           // of the RDMA device, such as rxe0
 	MAC     net.HardwareAddr // of the device's network interface
 	PortMTU int              // most bytes of payload in a packet of the port
-	Guest   *machine.Guest   // booted by Boot; nil: New has made the Peer
+	Guest   *machine.Guest   // the guest that Boot has booted; nil in a Peer that New returns
 
 	conn   net.Conn
 	in     *bufio.Reader
-	broken error // the error after which the connection cannot be used
+	broken error // the error after which the connection cannot be used; nil: none
 }
 
-// New makes a Peer from a connection, which it owns.
+// New makes a Peer, which owns conn, a connection to rdma-peer. If New returns an error, conn is closed.
 func New(conn net.Conn) (*Peer, error) {
 	p := &Peer{conn: conn, in: bufio.NewReaderSize(conn, maxLine)}
 	w, err := p.ask(0, "hello", 5, "hello")
@@ -71,7 +71,7 @@ func New(conn net.Conn) (*Peer, error) {
 	return p, nil
 }
 
-// Close ends the program and closes the connection.
+// Close asks the program to end, unless an earlier request got no answer, and closes the connection.
 func (p *Peer) Close() error {
 	var err error
 	if p.broken == nil { // otherwise the call that failed has returned the error
@@ -80,7 +80,7 @@ func (p *Peer) Close() error {
 	return errors.Join(err, p.conn.Close())
 }
 
-// answer has the words of an answer after the first one.
+// answer has the words of an answer after the first one. Its methods set err if a word is not what they read.
 type answer struct {
 	words []string
 	err   error
@@ -102,8 +102,9 @@ func (a *answer) uint(i, bits int) uint64 {
 	return n
 }
 
-// ask sends a request. The answer's first word must be kind, followed by at least n words; after a wait that
-// timed out there are no words. wait is how long the program waits.
+// ask sends a request and returns its answer, or, as an error, an answer that is an error. The answer's first word must
+// be kind, followed by at least n words; to poll and async the answer may also be "none", and the result then has no
+// words. The program may wait as long as wait for a completion or an event.
 func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*answer, error) {
 	if p.broken != nil {
 		return nil, p.broken
@@ -128,7 +129,7 @@ func (p *Peer) ask(wait time.Duration, kind string, n int, request ...any) (*ans
 	return &answer{words: words[1:]}, nil
 }
 
-// Kinds of answers.
+// First words of some answers.
 const (
 	done       = "ok"
 	completion = "wc"
@@ -146,7 +147,7 @@ func (p *Peer) exchange(line string, deadline time.Time) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// parseError reads "WHAT: ERRNO TEXT".
+// parseError returns the error in "WHAT: ERRNO TEXT", or ErrAnswer if s is not such a text.
 func parseError(s string) error {
 	i := strings.LastIndex(s, ": ")
 	if i < 0 {

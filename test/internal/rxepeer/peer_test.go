@@ -17,7 +17,8 @@ import (
 
 const greeting = "hello 1 7.2.12 rxe0 02:76:6e:69:00:01 1024"
 
-// program returns a Peer whose program plays the script.
+// program returns a Peer, and plays its program: for each pair of the script it expects the first string as request,
+// and answers with the second. It closes the connection after the last one, or after another request.
 func program(t *testing.T, script ...[2]string) *Peer {
 	t.Helper()
 	ours, theirs := net.Pipe()

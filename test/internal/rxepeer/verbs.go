@@ -13,7 +13,8 @@ const (
 	IPv6 = 6
 )
 
-// Addr returns an address from the GIDs of the RDMA device, no IPv6 link-local one. It waits up to five seconds.
+// Addr returns the first address of a family from the GIDs of the RDMA device, without IPv6 link-local ones. If there
+// is none, it waits up to five seconds for one.
 func (p *Peer) Addr(family int) (netip.Addr, error) {
 	a, err := p.ask(0, "gid", 1, "gid", family)
 	if err != nil {
@@ -25,12 +26,13 @@ func (p *Peer) Addr(family int) (netip.Addr, error) {
 
 // End describes one end of a connection.
 type End struct {
-	QPN, PSN uint32     // 24 bits each; PSN is the first number that this end sends
+	QPN, PSN uint32     // 24 bits each; PSN is the number of the first packet that this end sends
 	Addr     netip.Addr // its GID
 }
 
-// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 requests
-// of either kind. It replaces an old q. psn is the first number that it sends.
+// QP makes queue pair q, which is reliable (RC), with a completion queue of its own and room for 256 send requests and
+// 256 receive requests. It first destroys an old q. The low 24 bits of psn are the number of the first packet that q
+// sends.
 func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 	a, err := p.ask(0, "qp", 3, "qp", q, family, psn)
 	if err != nil {
@@ -42,14 +44,14 @@ func (p *Peer) QP(q, family int, psn uint32) (End, error) {
 
 // Path has the parameters of a connection; the zero Path is usable.
 type Path struct {
-	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: the port's maximum
+	MTU      int   // payload of a packet, in bytes: 256, 512, 1024, 2048 or 4096; 0: Peer.PortMTU
 	Timeout  uint8 // wait for an acknowledgement, 4.096 us << Timeout; 0: 14, 67 ms
 	Retry    int   // how often a packet is sent again, 1 to 7; 0: 7; NoRetry: never
 	RNRRetry int   // how often a packet is sent again after RNR, 1 to 6; 7 and 0: for ever; NoRetry: never
 	RNRTimer uint8 // code of the time that this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
 }
 
-// NoRetry means no retries.
+// NoRetry, as Retry or RNRRetry of a Path, means no retries.
 const NoRetry = -1
 
 func (o *Path) complete(mtu int) {
@@ -70,7 +72,8 @@ func (o *Path) complete(mtu int) {
 	}
 }
 
-// Connect connects queue pair q with another end. The other end must answer ARP or neighbour discovery.
+// Connect connects queue pair q, which QP has just made, with another end. The other end must answer ARP or neighbour
+// discovery.
 func (p *Peer) Connect(q int, to End, o Path) error {
 	o.complete(p.PortMTU)
 	return p.do("connect", q, to.QPN, to.PSN, gid(to.Addr), o.MTU, o.Timeout, o.Retry, o.RNRRetry, o.RNRTimer)
@@ -78,7 +81,7 @@ func (p *Peer) Connect(q int, to End, o Path) error {
 
 // State is the state of a queue pair.
 type State struct {
-	Name         string // RESET, INIT, RTR, RTS, SQD, SQE or ERROR
+	Name         string // RESET, INIT, RTR, RTS, SQD, SQE or ERROR; ?: another one
 	RQPSN, SQPSN uint32
 }
 
@@ -95,7 +98,7 @@ func (p *Peer) State(q int) (State, error) {
 // Fail brings a queue pair to the state ERROR.
 func (p *Peer) Fail(q int) error { return p.do("fail", q) }
 
-// Drop destroys a queue pair.
+// Drop destroys queue pair q, if there is one.
 func (p *Peer) Drop(q int) error { return p.do("drop", q) }
 
 // Access is letters: l local writes, w remote writes, r remote reads, a remote atomics.
@@ -110,7 +113,7 @@ type MR struct {
 	VA         uint64
 }
 
-// MR makes memory region m, at most 4 GiB, with zeros in it. It replaces an old m.
+// MR makes memory region m of size bytes, one to 4 GiB, with zeros in it. It replaces an old m.
 func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	if access == "" {
 		access = "-"
@@ -123,18 +126,19 @@ func (p *Peer) MR(m int, size uint64, access Access) (MR, error) {
 	return r, a.err
 }
 
-// Dereg deregisters a memory region, whose memory stays.
+// Dereg deregisters memory region m, whose memory stays until MR replaces m.
 func (p *Peer) Dereg(m int) error { return p.do("dereg", m) }
 
-// Fill writes n bytes of a pattern (gpumem.FillAt), from its byte from on, to a region, from byte off on.
+// Fill writes n bytes of seed's pattern (gpumem.FillAt) to region m at offset off; the parameter from is the offset in
+// the pattern.
 func (p *Peer) Fill(m int, off, n, seed, from uint64) error {
 	return p.do("fill", m, off, n, seed, from)
 }
 
-// Poison writes a byte n times to a region.
+// Poison writes b to n bytes of region m at offset off.
 func (p *Peer) Poison(m int, off, n uint64, b byte) error { return p.do("poison", m, off, n, b) }
 
-// Flip changes a bit of the byte at off.
+// Flip changes bit 0 of the byte at offset off of region m.
 func (p *Peer) Flip(m int, off uint64) error { return p.do("flip", m, off) }
 
 // Wrong has the number and the place of wrong bytes.
@@ -143,12 +147,12 @@ type Wrong struct {
 	First int64 // index of the first wrong byte, counted from off; -1: none
 }
 
-// Check compares bytes of a region with the pattern of Fill.
+// Check compares n bytes of region m at offset off with the bytes that Fill would write.
 func (p *Peer) Check(m int, off, n, seed, from uint64) (Wrong, error) {
 	return p.wrong("check", m, off, n, seed, from)
 }
 
-// Same compares bytes of a region with a byte.
+// Same compares each of n bytes of region m at offset off with b.
 func (p *Peer) Same(m int, off, n uint64, b byte) (Wrong, error) {
 	return p.wrong("same", m, off, n, b)
 }
@@ -162,7 +166,7 @@ func (p *Peer) wrong(request ...any) (Wrong, error) {
 	return w, a.err
 }
 
-// Sum returns the CRC-32 (IEEE) of a part of a region.
+// Sum returns the CRC-32 (IEEE) of n bytes of region m at offset off.
 func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	a, err := p.ask(0, "sum", 1, "sum", m, off, n)
 	if err != nil {
@@ -172,7 +176,7 @@ func (p *Peer) Sum(m int, off, n uint64) (uint32, error) {
 	return crc, a.err
 }
 
-// Recv posts a receive request.
+// Recv posts a receive request for n bytes of region m at offset off; with n 0 it has no memory.
 func (p *Peer) Recv(q int, id uint64, m int, off, n uint64) error {
 	return p.do("recv", q, id, m, off, n)
 }
@@ -201,9 +205,9 @@ type Request struct {
 	Op       Op
 	M        int    // number of this end's memory region
 	Off, Len uint64 // part of that region
-	VA       uint64 // address of the other end's memory
+	VA       uint64 // address of the other end's memory; sends use neither VA nor RKey
 	RKey     uint32 // key of the other end's region
-	Imm      uint32
+	Imm      uint32 // immediate value, if Op.Immediate
 }
 
 // Post posts a request, whose completion Poll returns.
@@ -238,15 +242,15 @@ type Completion struct {
 	ID     uint64
 	Status Status
 	Text   string
-	// The following fields are for successful completions.
-	Recv   bool   // it completes a receive request
-	Len    uint32 // bytes received, for receive requests
+	// In a completion whose Status is not Success the following fields are zero.
+	Recv   bool   // the completion is of a receive request
+	Len    uint32 // bytes received, if Recv is set; else without meaning
 	HasImm bool
 	Imm    uint32
 }
 
-// Poll waits up to wait, whole milliseconds and at most a minute, for a completion of queue pair q; ok is false
-// if there was none.
+// Poll returns the next completion of queue pair q. It waits for one as long as its parameter wait says, in whole
+// milliseconds and at most a minute; ok is false if none came or Poll returns an error.
 func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error) {
 	a, err := p.ask(wait, completion, 6, "poll", q, wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -264,11 +268,11 @@ func (p *Peer) Poll(q int, wait time.Duration) (c Completion, ok bool, err error
 // Event is an asynchronous event of the device (enum ibv_event_type).
 type Event struct {
 	Type int
-	QPN  int64 // number of the queue pair; -1: none
+	QPN  int64 // number of the queue pair; -1: the event is of none
 	Text string
 }
 
-// Async returns an event, and waits as Poll does.
+// Async returns the device's next event. It waits as Poll does, and ok is false in the same cases.
 func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	a, err := p.ask(wait, event, 3, "async", wait.Milliseconds())
 	if err != nil || len(a.words) == 0 {
@@ -278,7 +282,7 @@ func (p *Peer) Async(wait time.Duration) (e Event, ok bool, err error) {
 	return e, a.err == nil, a.err
 }
 
-// Counters returns the device's counters (drivers/infiniband/sw/rxe/rxe_hw_counters.c), by name.
+// Counters returns the counters of the device's port (drivers/infiniband/sw/rxe/rxe_hw_counters.c), by name.
 func (p *Peer) Counters() (map[string]uint64, error) {
 	a, err := p.ask(0, "counters", 1, "counters")
 	if err != nil {

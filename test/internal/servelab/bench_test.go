@@ -14,19 +14,19 @@ import (
 	"vnic.dev/vnic/test/internal/stranger"
 )
 
-// bench is a user's machine, with the options of the test.
+// bench has the options and the folder of a test, which uses vnic serve as a user would.
 type bench struct {
 	*testing.T
 	vnic, dir string
 	nic       string
 	client    bool // QEMU listens, vnic connects
-	stock     bool // guests have only the kernel's driver
+	stock     bool // guests have the kernel's drivers, and this package's program in place of vnic's
 	legacy    bool // with stock: drivers use the legacy interface of the NICs
 	start     time.Time
 
-	private string // backend of the memory that the test adds without sharing it; "": none
+	private string // QEMU's type of the memory, not shared, that the test adds to a guest; "": none
 
-	qemuArgs   []string // after the arguments that vnic serve prints
+	qemuArgs   []string // arguments of QEMU after the arguments that vnic serve prints
 	kernelArgs string   // further words of the kernel's command line
 }
 

@@ -12,9 +12,10 @@ import (
 	"vnic.dev/vnic/internal/elfdeps"
 )
 
-// curl is this machine's curl, and the files that it needs in a guest; files nil: there is no curl.
+// curl is this machine's curl. files are curl and its libraries, by their paths in a guest; nil: this machine
+// has no curl.
 type curl struct {
-	dir   string // for downloaded files
+	dir   string // folder for the file that get downloads
 	path  string
 	files map[string]string
 }

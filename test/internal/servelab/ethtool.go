@@ -30,7 +30,8 @@ const (
 // switched has features that `ethtool -K tx|sg|tso|gso|gro` changes.
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
-// Received checksums cannot be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that.
+// offloads turns the features in switched on or off, and then checks three of them. switched has no feature for the
+// checksums of received frames: virtio_net would need CTRL_GUEST_OFFLOADS to change it, and vnic does not offer that.
 func offloads(on bool) error {
 	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, iface)
@@ -51,7 +52,7 @@ func offloads(on bool) error {
 	return nil
 }
 
-// want requests that features be on or off.
+// want adds to a request that these features be on or off.
 func want(ae *mdl.AttributeEncoder, on bool, names ...string) {
 	ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
 		ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
@@ -103,7 +104,7 @@ func features() (names []string, err error) {
 	return names, ad.Err()
 }
 
-// channels does what ethtool -L combined n does; n queue pairs already are an error.
+// channels does what ethtool -L eth0 combined n does. It returns an error if there are n queue pairs already.
 func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)

@@ -21,7 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// The QEMU of another user, in the group of --socket-group, maps the GPU's memory.
+// The QEMU of another user, in the group of --socket-group, maps the GPU's memory by vnic gpu-fd, and cannot open it by
+// its path.
 func TestServeGroupsQEMU(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: nothing was tried")
@@ -83,7 +84,7 @@ func TestServeGroupsQEMU(t *testing.T) {
 	}
 }
 
-// group is a group without members. nobody is a user who owns no files.
+// IDs of a group and of a user; the test assumes that the group has no members and that the user owns no files.
 const group, nobody = 54321, 65534
 
 type groupsQEMU struct {
@@ -92,8 +93,8 @@ type groupsQEMU struct {
 	output  output
 }
 
-// startOfGroup starts a program as nobody in the group. Its directory is an open descriptor: nobody has no
-// rights on the folders above.
+// startOfGroup starts a program as the user nobody, in the group. Its working directory is dir, by a descriptor:
+// nobody may have no rights on the folders above dir.
 func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
 	b.Helper()
 	q := &groupsQEMU{}

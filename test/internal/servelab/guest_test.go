@@ -23,7 +23,7 @@ type image struct {
 	initrd string
 }
 
-// prepare makes the image of a guest with vnic's programs, or, with stock, with this package's and these files.
+// prepare makes the image of a guest: with vnic's programs, or, if stock is set, with this package's program and files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
 	soft := machine.SoftwareFor(b.nic)
@@ -43,7 +43,7 @@ func (b *bench) prepare(files map[string]string) *image {
 	return im
 }
 
-// guest is a QEMU that vnic has not started.
+// guest is a guest whose QEMU the test, and not vnic, has started.
 type guest struct {
 	*stranger.Guest
 	addr string
@@ -59,7 +59,7 @@ func (p *pair) kill() {
 	}
 }
 
-// bootAll boots both guests, which the caller must kill.
+// bootAll boots both guests. The caller must kill them, on an error, too; a guest that did not boot is then nil.
 func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	var p pair
 	errs := make(chan error)

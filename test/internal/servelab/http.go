@@ -22,7 +22,7 @@ func serveHTTP(l net.Listener) {
 	_ = http.Serve(l, mux)
 }
 
-// script is the script that iPXE fetches and runs.
+// script is the script that iPXE fetches from scriptPath and runs; it prints scriptSays.
 const (
 	scriptPath = "/boot.ipxe"
 	scriptSays = "this script came through the gateway"

@@ -10,7 +10,8 @@ import (
 
 const pairs = 4
 
-// interrupts returns the numbers of interrupts of the guest's receive queues.
+// interrupts returns how often each of the guest's receive queues has interrupted, summed over the CPUs. It returns an
+// error unless it finds a line for each of the queues 0 to pairs-1.
 func interrupts() (n [pairs]uint64, err error) {
 	f, err := os.Open("/proc/interrupts")
 	if err != nil {
@@ -18,7 +19,7 @@ func interrupts() (n [pairs]uint64, err error) {
 	}
 	defer f.Close()
 	found := 0
-	for lines := bufio.NewScanner(f); lines.Scan(); { // "25:  CPU0  CPU1  PCI-MSIX-0000:00:02.0 1-edge virtio0-input.0"
+	for lines := bufio.NewScanner(f); lines.Scan(); { // as "25:  7  9  PCI-MSIX-0000:00:02.0 1-edge virtio0-input.0"
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 {
 			continue

@@ -13,11 +13,12 @@ import (
 
 const prompt = "iPXE> "
 
-// romfile keeps QEMU from booting from the network.
+// romfile is in the arguments that vnic prints for a virtio NIC: the NIC has no boot ROM, so no guest boots from it.
 const romfile = "romfile=,"
 
-// ipxe boots a guest from the network, with the printed flags without the texts in leaveOut, and runs the script of
-// the server at url.
+// ipxe starts QEMU with the arguments that vnic printed for port i, without the texts in leaveOut, so that the NIC's
+// iPXE starts. It types commands: iPXE gets its addresses, then fetches and runs the script at url + scriptPath. QEMU
+// is killed when ipxe returns.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",
@@ -37,7 +38,7 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 	addr6, _, _ := strings.Cut(p.Addr6, "/")
 	for _, step := range []struct {
 		say  string
-		want []string // in this order
+		want []string // texts that the output must have, in this order
 	}{
 		{"", []string{"iPXE initialising devices", "Press Ctrl-B for the iPXE command line"}},
 		{"\x02", nil},
@@ -81,7 +82,8 @@ func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (c *console, e
 	return c, err
 }
 
-// A serial port buffers few letters.
+// say types s. As a serial port buffers few letters, it waits for the echo of each letter before the next one. It
+// expects no echo of control characters other than a newline.
 func (c *console) say(s string) error {
 	for _, letter := range s {
 		if _, err := io.WriteString(c.in, string(letter)); err != nil {
@@ -97,7 +99,7 @@ func (c *console) say(s string) error {
 	return nil
 }
 
-// expect waits for a text behind the last one.
+// expect waits, as [output.until] does, until the output has text behind the text that the last expect found.
 func (c *console) expect(text string) error {
 	return c.out.until(c.ctx, c.Child, text, func(all string) bool {
 		_, rest, ok := strings.Cut(all[c.seen:], text)

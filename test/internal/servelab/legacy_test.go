@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-// forceLegacy makes Linux use the legacy interface (before virtio 1.0) of devices that have both
+// forceLegacy makes Linux prefer the legacy interface (before virtio 1.0) of devices that also have the modern one
 // (drivers/virtio/virtio_pci_common.c).
 const forceLegacy = " virtio_pci.force_legacy=1"
 
 var legacyNIC = [...]string{"disable-legacy=off", "disable-legacy=off,mrg_rxbuf=off"}
 
-// Features of virtio (virtio 1.3, 5.1.3 and 6).
+// Numbers of virtio's feature bits (virtio 1.3, 5.1.3 and 6).
 const (
 	mergeable = 15 // VIRTIO_NET_F_MRG_RXBUF
 	version1  = 32 // VIRTIO_F_VERSION_1

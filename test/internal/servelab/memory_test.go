@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A QEMU adds memory to the guest without sharing it with vnic (QMP device_add).
+// In this test a QEMU adds memory to its guest without sharing it with vnic (QMP object-add, device_add).
 //
 // Invariant: dma: Bytes of memory that QEMU has not shared, hot-added too, are never sent.
 func TestHotAddedMemoryThatIsNotShared(t *testing.T) {
@@ -81,14 +81,14 @@ func (p *portCounters) drops() (n uint64) {
 	return n
 }
 
-// If a guest has sent upload bytes on each stream before the test ends, the test fails.
+// upload is the length of each stream, in bytes. The test fails if the upload ends while the test waits.
 const upload = 64 << 20
 
-// sink compares streams of upload bytes.
+// sink receives streams of upload bytes, and compares them with the bytes of stuff.
 type sink struct {
 	mu    sync.Mutex
 	right uint64
-	wrong string // the first difference
+	wrong string // describes the first read that differed; "": none did
 }
 
 func (k *sink) got() (right uint64, wrong string) {

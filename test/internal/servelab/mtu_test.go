@@ -24,14 +24,14 @@ func TestMTUIsRaised(t *testing.T) {
 			g := xdpGuest(t, program, lab.NIC{Model: model, NICOptions: lab.NICOptions{MaxMTU: most}})
 			p := g.lab.Port(0)
 			mtu := func(n int) error { return g.call("stock.mtu", args{MTU: n}, nil) }
-			testkit.OK(t, mtu(1500)) // as in guests that use DHCP
+			testkit.OK(t, mtu(1500)) // below the maximum
 			testkit.OK(t, g.call("stock.address", args{Interface: iface, Addr: p.Addr4.String()}, nil))
 			testkit.OK(t, mtu(most))
 			testkit.ErrorSays(t, mtu(most+1), "invalid argument")
 			gw, _ := lab.GatewayAddrs()
 			_, port, _ := net.SplitHostPort(host.LocalAddr().String())
 			to := net.JoinHostPort(gw.Addr().String(), port)
-			const payload = most - 20 - 8 // one packet
+			const payload = most - 20 - 8 // with the IPv4 and UDP headers, one packet of most bytes
 			testkit.OK(t, g.call("stock.datagram", args{Addr: to, Bytes: payload}, nil))
 			testkit.OK(t, host.SetReadDeadline(time.Now().Add(patience)))
 			n, _, err := host.ReadFrom(make([]byte, most))

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// QEMU 10.0 passes two parts of TestServeStrangersQEMU; for the gVNIC vnic reports that it is too old.
+// With QEMU 10.0 two cases of TestServeStrangersQEMU pass. For a gVNIC vnic serve prints which QEMU it needs and how an
+// older one fails, and vnic run refuses QEMU 10.0. The test needs a mirror that has QEMU 10.0.
 func TestServeOldQEMU(t *testing.T) {
 	testkit.Boots(t)
 	find := exec.CommandContext(t.Context(), "../../../tools/qemu", "trixie", "bookworm-backports")

@@ -16,7 +16,7 @@ import (
 type output struct {
 	mu   sync.Mutex
 	text []byte
-	more chan struct{} // under mu: the next Write closes it; nil: nobody waits
+	more chan struct{} // guarded by mu; the next Write closes it; if it is nil, nobody waits
 }
 
 func (s *output) Write(b []byte) (int, error) {
@@ -44,7 +44,8 @@ func (s *output) String() string {
 	return text
 }
 
-// until waits until found accepts the program's output, the program or ctx ends, or patience has passed.
+// until waits until found accepts the program's output. It returns an error with what and the output if, before that,
+// the program or ctx ends, or patience has passed.
 func (s *output) until(ctx context.Context, program *proc.Child, what string, found func(text string) bool) error {
 	late := time.After(patience)
 	for {

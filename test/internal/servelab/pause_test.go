@@ -6,7 +6,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// pauses stops and continues the guests' QEMUs during a transfer (QMP stop, cont).
+// pauses stops and continues the guests' QEMUs by turns (QMP stop, cont) while the first guest sends from its GPU to
+// the second's. All bytes of the transfer must be received in GPU memory, and hardly any payload in host memory.
 func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 	b.Helper()
 	const times = 10
@@ -43,7 +44,7 @@ func (b *bench) pauses(ctx context.Context, s *server, guests *pair) {
 // payload has the numbers of received payload bytes, by kind of memory.
 type payload struct{ gpu, host uint64 }
 
-// received returns the payload that the second port has received.
+// received returns how much payload the server's second port has received, on all queues.
 func (s *server) received(ctx context.Context) (n payload) {
 	for _, q := range s.stat(ctx)[1].Queues {
 		n.gpu += q.RX.Device + q.RX.GPUFile

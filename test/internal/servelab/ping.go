@@ -25,13 +25,13 @@ func ping(a *args) error {
 		return err
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
-	in := make([]byte, len(b)+60) // with the IP header
+	in := make([]byte, len(b)+60) // room for the IPv4 header, too, which ReadFrom removes
 	for {
 		n, from, err := c.ReadFrom(in)
 		if err != nil {
 			return fmt.Errorf("no answer from %s: %w", a.Addr, err)
 		}
-		// The answer's type and checksum differ from the request's.
+		// The answer's type and checksum, in the first four bytes, differ from the request's.
 		if from.String() == a.Addr && n >= 8 && in[0] == byte(ipv4.ICMPTypeEchoReply) {
 			if n != len(b) || !bytes.Equal(in[4:n], b[4:]) {
 				return fmt.Errorf("%d bytes came back changed", a.Bytes)

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// vnic serves 64 ports with at most 1 MiB of memory each, and little CPU time while no QEMU is connected.
+// vnic serve reports at most 1 MiB of memory a port, of 64 ports, and takes at most one tick of CPU time in the seconds
+// for which the test leaves it without QEMUs.
 //
 // Invariant: nic: An idle device wakes no thread.
 func TestServe64Ports(t *testing.T) {
@@ -51,7 +52,7 @@ func TestServe64Ports(t *testing.T) {
 				t.Errorf("a second start: %v: %q, want %q", err, output, want)
 			}
 			before := ticks(t, s.PID())
-			time.Sleep(idle) // vnic must do nothing meanwhile
+			time.Sleep(idle) // vnic has nothing to do meanwhile
 			if n := ticks(t, s.PID()) - before; n > 1 {
 				t.Errorf("%d ticks of CPU in %v, with no QEMU there", n, idle)
 			}

@@ -51,7 +51,7 @@ func (b *bench) launch(ctx context.Context, args ...string) *server {
 	return s
 }
 
-// serve starts vnic serve with --json, and reads its report.
+// serve starts vnic serve with args and --json, and waits for its report.
 func (b *bench) serve(ctx context.Context, args ...string) *server {
 	b.Helper()
 	s := b.launch(ctx, append(args, "--json")...)
@@ -65,7 +65,7 @@ func (b *bench) serve(ctx context.Context, args ...string) *server {
 	return s
 }
 
-// startServe serves two ports, unless args has another number.
+// startServe starts vnic serve with two ports, unless args have another --ports, and with sockets in b.dir.
 func (b *bench) startServe(ctx context.Context, args ...string) *server {
 	b.Helper()
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
@@ -85,7 +85,7 @@ func (s *server) term() time.Duration {
 	return time.Since(begin)
 }
 
-// portCounters and direction have fields of `vnic stat --json`.
+// portCounters and direction have some of the fields of `vnic stat --json`.
 type portCounters struct {
 	Name   string
 	Queues []struct{ RX, TX direction }
@@ -100,7 +100,7 @@ type direction struct {
 	Host    uint64 `json:"host_bytes"`
 }
 
-// stat returns the counters of the server's ports, the report's first.
+// stat returns the counters of the server's ports: the ports of its report, then others, such as the gateway's.
 func (s *server) stat(ctx context.Context) []portCounters {
 	s.Helper()
 	out, err := exec.CommandContext(ctx, s.vnic, "stat", "--json", strconv.Itoa(s.PID())).Output()

@@ -1,5 +1,6 @@
 // Package servelab tests `vnic serve` as a user with a QEMU of their own would: it starts QEMUs with the
-// printed arguments. Other tests boot stock guests of a lab. Files that are not tests belong to the guest's program.
+// arguments that vnic prints. Some of its tests boot a guest of a lab instead. Its files whose names do not end in
+// _test.go make up the guest's program (Main); tests use some of them, too.
 package servelab
 
 import (
@@ -18,7 +19,8 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// The guest's operations use eth0 (in xdp.go: the interface in args) by the kernel's driver.
+// The guest's operations that read or change an interface are for eth0; in xdp.go, for the interface in args. Linux's
+// own drivers run these interfaces.
 
 // stockModules are virtio_net and the drivers of links on top of eth0.
 var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
@@ -29,7 +31,7 @@ const (
 	guestPort = 7000
 )
 
-// args are the arguments of the operations.
+// args are the arguments of an operation, which uses some of the fields. They are also the result of some operations.
 type args struct {
 	Interface string `json:"interface,omitempty"` // for the operations of xdp.go
 	Addr      string `json:"addr,omitempty"`
@@ -41,7 +43,7 @@ type args struct {
 	Queues    uint32 `json:"queues,omitempty"`
 }
 
-// Main is the guest's program.
+// Main runs the guest's program, which is vnic's with the operations of this package. It does not return.
 func Main() {
 	done := func(op func(*args) error) func(context.Context, *args) (any, error) {
 		return func(_ context.Context, a *args) (any, error) { return nil, op(a) }
@@ -71,10 +73,11 @@ func Main() {
 	})
 }
 
-// lease is from DHCP; MTU is the one that eth0 had before.
+// lease has what DHCP gave, except MTU: that is the MTU that eth0 had when up began.
 type lease struct{ Addr, Router, DNS, MTU string }
 
-// up brings eth0 up by DHCP, and starts servers of streams and HTTP.
+// up brings lo and eth0 up, takes eth0's address, the router and the resolvers from DHCP, starts servers of streams
+// and of HTTP, and returns a lease.
 func up(ctx context.Context, _ *args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
@@ -154,17 +157,18 @@ func resolve(ctx context.Context, a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the kernel's address.
+// addr6 waits for a global IPv6 address of eth0 that is not temporary, and returns it with its prefix length.
 func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and checks that the kernel prefers one.
+// private turns privacy addresses on for eth0 (RFC 8981, temporary addresses), checks that the kernel sends from one
+// to a.Addr, and returns that one.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err
 	}
-	// The kernel then solicits routers again.
+	// When an interface comes up, the kernel solicits routers.
 	err := guestops.Link(iface, "state", func(l netlink.Link) error {
 		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetUp(l))
 	})
@@ -186,13 +190,13 @@ func private(_ context.Context, a *args) (any, error) {
 	return has, nil
 }
 
-// globalAddr waits for a global IPv6 address; temporary is IFA_F_TEMPORARY or 0.
+// globalAddr waits, for at most patience, until eth0 has a usable global IPv6 address that is temporary (with
+// IFA_F_TEMPORARY) or is not (with 0), and returns it.
 func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
 	}
-	// The kernel offers no file to wait for.
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := netlink.AddrList(link, unix.AF_INET6)
 		if err != nil {
@@ -231,7 +235,8 @@ func addBridge(a *args) error {
 	})
 }
 
-// what makes the link from eth0's and the link's attributes.
+// addLink adds a link, gives it the address a.Addr, and sets it up. The function what makes the link from eth0's
+// attributes and from attrs: the name, and a.MAC if that is set.
 func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
 	eth, err := netlink.LinkByName(iface)
 	if err != nil {

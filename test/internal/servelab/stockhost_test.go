@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// stockLab is two guests with the kernel's virtio_net and TCP.
+// stockLab has a vnic serve and two guests that use the kernel's virtio_net and TCP.
 type stockLab struct {
 	*bench
 	*server
@@ -91,7 +91,8 @@ func (l *stockLab) do(ctx context.Context, what string, steps ...step) {
 	}
 }
 
-// streams moves k streams of n bytes each way.
+// streams moves n bytes down, then up, over k pairs of connections at once: from the first guest to the host's server,
+// then from the host to the first guest's, then from the first guest to the second's.
 func (l *stockLab) streams(ctx context.Context, what string, k int, n uint64) {
 	l.Helper()
 	to := func(addr, port string) step {
@@ -124,7 +125,8 @@ func (l *stockLab) offloads(ctx context.Context) {
 	l.do(ctx, "as before", offloads(0, true), mtu(9000))
 }
 
-// names checks that a guest finds the other by the name of its port.
+// names checks that the first guest resolves the name of the second's port to the second's IPv6 address, and reaches
+// that address.
 func (l *stockLab) names(ctx context.Context) {
 	var got, has struct{ Addr string }
 	port := l.rep.Ports[1]
@@ -166,7 +168,7 @@ func (l *stockLab) vlan(ctx context.Context) {
 	}
 }
 
-// The QEMUs connect to the next vnic.
+// restart kills vnic serve and starts it again. The guests' QEMUs must connect to the new process.
 func (l *stockLab) restart(ctx context.Context) {
 	l.server = l.again(ctx)
 	for _, p := range l.rep.Ports {
@@ -177,7 +179,7 @@ func (l *stockLab) restart(ctx context.Context) {
 	l.spread(ctx, what+fmt.Sprintf(", %d queue pairs", pairs), pairs)
 }
 
-// private makes a guest send from a privacy address.
+// private makes the first guest send from a privacy address (RFC 8981) to the second.
 func (l *stockLab) private(ctx context.Context) {
 	to := net.JoinHostPort(strings.TrimSuffix(l.rep.Ports[1].Addr6, "/64"), strconv.Itoa(guestPort))
 	var has struct{ Addr string }
@@ -189,7 +191,8 @@ func (l *stockLab) private(ctx context.Context) {
 	l.ok("from the privacy address %s: %d KiB each way between the guests", has.Addr, short>>10)
 }
 
-// vnic drops frames from MACs of a guest's own, until --allow-mac allows the MACs.
+// macs checks that vnic serve drops frames from MACs that a guest has chosen itself, and, when it runs with
+// --allow-mac any, passes them on.
 func (l *stockLab) macs(ctx context.Context) {
 	const first, second = "02:00:00:00:07:01", "02:00:00:00:07:02"
 	l.do(ctx, "macvlan", step{0, "stock.macvlan", args{Addr: "192.168.7.1/24", MAC: first}})

@@ -7,10 +7,11 @@ import (
 	"vnic.dev/vnic/internal/wire"
 )
 
-// counts has packets and interrupts of the first NIC's queues.
+// counts has, for each queue pair of the first guest's NIC, the packets that it received and sent and the interrupts
+// of its receive queue, and what was dropped at all ports.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
-	drops        map[string]uint64 // by port and reason
+	drops        map[string]uint64 // the keys are "PORT: REASON"
 }
 
 func (c counts) minus(b counts) counts {
@@ -51,7 +52,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts) {
 	for _, p := range snap {
 		for reason, n := range p.Link.Drops {
 			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
-				continue // such as guests' multicast reports
+				continue // frames that the gateway does not accept, such as guests' multicast reports
 			}
 			c.drops[p.Name+": "+reason] = n
 		}
@@ -67,7 +68,8 @@ func (l *stockLab) queues(ctx context.Context) {
 	}
 }
 
-// Streams must use at least two of the first n queue pairs of guest 0, or the only one, and no others.
+// spread checks that streams use at least two of the first n queue pairs of guest 0, or the first if n is 1, and no
+// others, and that nothing is dropped.
 func (l *stockLab) spread(ctx context.Context, what string, n int) {
 	before := l.counts(ctx)
 	l.streams(ctx, what, 16, short/4)

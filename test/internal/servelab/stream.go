@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// A stream begins with its client's request: a byte, 'd' (down) or 'u' (up), and a length.
+// A stream is one TCP connection. It begins with its client's request: a byte, 'd' (the server sends) or 'u' (the
+// client sends), and the number of bytes, 8 bytes little-endian. After 'u' the server confirms with one byte.
 
 const (
 	whole = 8 << 20
 	short = 1 << 20
 )
 
-// patience is the time limit of most waits, in a guest and in tests.
+// patience is a time limit of waits, in a guest and in tests.
 const patience = time.Minute
 
-// stuff returns the first n bytes of a stream.
+// stuff returns the first n bytes of the content of streams, which is always the same pseudo-random bytes.
 func stuff(n uint64) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
@@ -97,7 +98,8 @@ func stream(addr string, way byte, n uint64) error {
 
 func streams(addr string, n uint64, k int) error { return several(addr, "du", n, k) }
 
-// several runs k clients at once, each in the directions of ways.
+// several runs k clients at once. Each moves n bytes over one connection after another, in the directions that the
+// letters of ways give ('d', 'u'), until one fails.
 func several(addr, ways string, n uint64, k int) error {
 	errs := make(chan error)
 	for range k {

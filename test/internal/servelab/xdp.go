@@ -14,10 +14,10 @@ import (
 	"vnic.dev/vnic/test/internal/guestops"
 )
 
-// xdpSeen counts packets of the program of attach.
+// xdpSeen is the map in which the XDP program of the last attach counts packets.
 var xdpSeen *ebpf.Map
 
-// attach attaches an XDP program in the driver ("native"), which counts packets and passes them on.
+// attach attaches to a.Interface, in the driver ("native"), an XDP program that counts packets and passes them on.
 func attach(a *args) error {
 	seen, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
@@ -40,7 +40,7 @@ func attach(a *args) error {
 	if err != nil {
 		return fmt.Errorf("program: %w", err)
 	}
-	defer prog.Close()                    // the interface keeps the program
+	defer prog.Close()                    // once attached, the interface keeps the program
 	nl.EnableErrorMessageReporting = true // for errors with the driver's message
 	return guestops.Link(a.Interface, "XDP", func(l netlink.Link) error {
 		return netlink.LinkSetXdpFdWithFlags(l, prog.FD(), unix.XDP_FLAGS_DRV_MODE)
@@ -66,8 +66,8 @@ func address(a *args) error {
 	})
 }
 
-// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h), the length of buffers, and a
-// feature.
+// Constants of ETHTOOL_MSG_RINGS_SET (include/uapi/linux/ethtool_netlink.h), the length of receive buffers in bytes,
+// and the name of a feature, hardware GRO.
 const (
 	ringsSet      = 16
 	attrRXBufLen  = 10
@@ -77,7 +77,8 @@ const (
 	rxCoalescing  = "rx-gro-hw"
 )
 
-// gve's driver requires for XDP programs: no coalescing, no header split and short buffers.
+// forXDP turns hardware GRO (coalescing) and header split off and sets buffers of xdpBufLen bytes: gve's driver takes
+// no native XDP program otherwise. The driver has further conditions, for the MTU and the number of queues.
 func forXDP(a *args) error {
 	if err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
 		guestops.Interface(ae, a.Interface)

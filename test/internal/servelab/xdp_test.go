@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/internal/wire/gateway"
 )
 
-// The kernel's driver refuses a native program on the first of two virtio NICs, and accepts it on the second, which
-// has the option XDP, and on a gVNIC.
+// The kernel's driver refuses a native XDP program on the first of two virtio NICs, and accepts it on the second, which
+// has the option XDP, and, with the settings of stock.forxdp, on a gVNIC.
 //
 // Invariant: virtio: A NIC takes a native XDP program only if all packets come through it.
 // Invariant: nic/gve: Unless MaxQueues is set, a driver may ask for twice the queues that it starts
@@ -45,10 +45,11 @@ func TestNativeXDP(t *testing.T) {
 type attacher struct {
 	call func(op string, a args, out any) error
 	lab  *lab.Lab
-	to   string // address of a server of streams
+	to   string // address, by the gateway, of the host's server of streams
 }
 
-// xdpGuest boots a guest with these NICs, beside a gateway.
+// xdpGuest boots a guest of a lab with these NICs and a gateway, by which the guest reaches a server of streams.
+// The first NIC's model says which modules the guest loads.
 func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 	t.Helper()
 	modules := append(stockModules[:len(stockModules):len(stockModules)], machine.SoftwareFor(nics[0].Model).Modules...)
@@ -70,7 +71,8 @@ func xdpGuest(t *testing.T, program string, nics ...lab.NIC) *attacher {
 		call: func(op string, a args, out any) error { return g.Agent().Call(t.Context(), op, a, out) }}
 }
 
-// The interface's program must see all received packets.
+// passes moves a stream, and checks that the interface's program has seen at least as many packets as the port
+// received meanwhile.
 func (g *attacher) passes(t *testing.T, name string, p *lab.Port) {
 	t.Helper()
 	testkit.OK(t, g.call("stock.address", args{Interface: name, Addr: p.Addr4.String()}, nil))

@@ -1,5 +1,6 @@
-// signmirror DIR SUITE...: makes a Debian mirror of a directory with an index of packages, DIR/Packages: each
-// suite has that index, and a Release file (InRelease) signed by a new key, whose keyring is DIR/keys.gpg.
+// signmirror DIR SUITE...: makes the directory DIR a Debian mirror. Each suite gets a copy of DIR/Packages, an index of
+// packages for amd64, and a signed Release file (InRelease). One new key signs for all suites; DIR/keys.gpg is the
+// keyring that verifies them.
 package main
 
 import (

@@ -10,8 +10,8 @@ import (
 
 func (c *Config) monitor() string { return filepath.Join(c.Dir, "monitor-"+c.Name) }
 
-// QMP sends a command, with arguments or nil, to the guest's QEMU and waits for the reply (QEMU
-// docs/interop/qmp-spec.rst).
+// QMP connects to the guest's QEMU, sends a command with args (nil: none), and waits for the reply. If the reply is an
+// error, QMP returns the error (QEMU docs/interop/qmp-spec.rst).
 func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", g.monitor)
@@ -30,7 +30,7 @@ func (g *Guest) QMP(ctx context.Context, command string, args any) error {
 			return fmt.Errorf("QMP %s: %w", r.Execute, err)
 		}
 		var reply struct {
-			Return json.RawMessage // nil in a greeting or an event
+			Return json.RawMessage // stays nil if the message is the greeting or an event
 			Error  *struct{ Desc string }
 		}
 		for reply.Return == nil {

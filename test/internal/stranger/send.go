@@ -8,14 +8,15 @@ import (
 	"vnic.dev/vnic/internal/agent"
 )
 
-// End is one end of a transfer: a guest with the tool devmem, and its NIC.
+// End is one end of a transfer: a guest that has the program /bin/devmem, and its NIC.
 type End struct {
 	*Guest
-	Device string // of the NIC, for the tool's -f
-	Addr   string // of the NIC
+	Device string // the NIC, as devmem's option -f takes it: a PCI address, virtio, or a network interface
+	Addr   string // IP address of the NIC
 }
 
-// Send sends from GPU to GPU by the guests' tool. The received bytes must be in GPU memory.
+// Send sends bytes from GPU to GPU by the guests' devmem, which checks their pattern. If any of them comes in host
+// memory, Send returns an error.
 func Send(ctx context.Context, from, to End, bytes int) error {
 	const port, pattern = "5201", "7"
 	got := make(chan error, 1)

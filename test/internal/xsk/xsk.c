@@ -1,12 +1,13 @@
 /*
- * xsk opens an AF_XDP socket on a queue of a NIC, in zero-copy mode, receives, closes the socket while packets arrive,
- * and repeats this:
+ * xsk opens an AF_XDP socket on a queue of a NIC, in zero-copy mode, receives, and closes the socket while packets
+ * arrive; it does this ROUNDS times. In another guest, xsk flood sends these packets:
  *
- *	xsk INTERFACE QUEUE ROUNDS	(30 ms a round)
- *	xsk flood ADDRESS SECONDS	sends the traffic, in another guest: UDP from changing ports
+ *	xsk INTERFACE QUEUE ROUNDS	(receives for 30 ms in each round)
+ *	xsk flood ADDRESS SECONDS	sends UDP from changing ports
  *
- * It needs root, except for flood. On a gVNIC, it crashes Linux 7.2.12 (docs/found.md, "a zero-copy socket that is
- * closed under traffic"). Documentation/networking/af_xdp.rst has the interface.
+ * It needs root, except for flood. On a gVNIC that another guest floods, it crashes Linux 7.2.12 within minutes
+ * (docs/found.md, "a zero-copy socket that is closed under traffic"). Linux's Documentation/networking/af_xdp.rst
+ * describes AF_XDP.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -48,8 +49,8 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* redirect attaches an XDP program that redirects each queue's packets to the queue's socket. It returns the map of
- * sockets by queue. */
+/* redirect attaches to the interface an XDP program that redirects a queue's packets to the queue's socket, and passes
+ * them on if the queue has none. It returns the descriptor of the map of sockets by queue. */
 static int redirect(int interface)
 {
 	union bpf_attr map = { .map_type = BPF_MAP_TYPE_XSKMAP, .key_size = 4, .value_size = 4, .max_entries = 64 };
@@ -144,14 +145,14 @@ static long round_of(int interface, uint32_t queue, int sockets)
 		__atomic_store_n(rx.consumer, consumer, __ATOMIC_RELEASE);
 		__atomic_store_n(fill.producer, producer, __ATOMIC_RELEASE);
 	}
-	close(s); /* while the queue still receives packets */
+	close(s); /* while the queue still receives packets, if a flood runs */
 	munmap(fill.memory, fill.length);
 	munmap(rx.memory, rx.length);
 	munmap(area, length);
 	return packets;
 }
 
-/* flood sends datagrams from changing ports, so that they come to all queues. */
+/* flood sends datagrams from changing ports, so that RSS spreads them over the queues. */
 static int flood(const char *to, double seconds)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(9) };

@@ -23,8 +23,9 @@ func parse(list string) []string {
 	return slices.Compact(dirs)
 }
 
-// load loads the exported API of packages of the checkout at root, from the compiler's export data. It skips
-// directories that do not exist.
+// load returns, by directory, the types of the packages in dirs of the checkout at root. The parameter module is
+// the module's path. load reads the compiler's export data, so the packages must build. It skips directories that do
+// not exist.
 func load(root, module string, dirs []string, flags ...string) (map[string]*types.Package, error) {
 	found := map[string]*types.Package{}
 	var patterns []string

@@ -1,5 +1,5 @@
-// Command apidiff compares the exported API of a checkout with that of an earlier commit, by default the last version.
-// See the head of tools/apidiff.
+// Command apidiff compares the exported API of a checkout with the API at an earlier commit, by default the last
+// version. See the head of tools/apidiff.
 package main
 
 import (
@@ -29,7 +29,7 @@ const module = "vnic.dev/vnic"
 // listFile lists the packages that are API.
 const listFile = "internal/api/packages.txt"
 
-// baseFile has the commit that counts as the last version while none is tagged.
+// baseFile names the commit that counts as the last version while no tag v* is HEAD or before it.
 const baseFile = "tools/apidiff.base"
 
 func main() {
@@ -82,7 +82,8 @@ func git(dir string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// baseOf finds the commit to compare with, and describes it.
+// baseOf returns the hash of the commit to compare with, and what names it: given; if that is empty, the last tag v* up
+// to HEAD; without such a tag, the text of baseFile.
 func baseOf(dir, given string) (commit, what string, err error) {
 	switch {
 	case given != "":
@@ -110,7 +111,7 @@ func baseOf(dir, given string) (commit, what string, err error) {
 }
 
 type change struct {
-	name       string // package and identifier: "dma.Space.Add", or the package alone
+	name       string // package and identifier, as "dma.Space.Add"; of a change of a whole package, the package alone
 	message    string
 	compatible bool
 }
@@ -128,7 +129,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	then, err := list(tmp, now) // a base without a list counts as having the packages of now
+	then, err := list(tmp, now) // a base without listFile gets the checkout's list
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func compare(dir, commit, module string) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := load(tmp, module, then, "-trimpath") // with -trimpath the build cache works in a new directory too
+	old, err := load(tmp, module, then, "-trimpath") // with -trimpath the build cache works in tmp, too
 	if err != nil {
 		return nil, err
 	}
@@ -164,8 +165,8 @@ func compare(dir, commit, module string) ([]change, error) {
 	return all, nil
 }
 
-// list reads a checkout's list of packages that are API. If there is none, it returns the argument without, or an
-// error if that is nil.
+// list reads a checkout's list of packages that are API. If the checkout in dir has no listFile, it
+// returns the parameter without, or an error if that is nil.
 func list(dir string, without []string) ([]string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(listFile)))
 	if errors.Is(err, fs.ErrNotExist) && without != nil {
@@ -213,7 +214,7 @@ func untar(r io.Reader, to string) error {
 		switch h.Typeflag {
 		case tar.TypeDir:
 			err = root.MkdirAll(filepath.Clean(h.Name), 0o755)
-		case tar.TypeReg: // a build needs no links
+		case tar.TypeReg: // others, such as links, are left out: a build needs none
 			var b []byte
 			if b, err = io.ReadAll(t); err == nil {
 				err = root.WriteFile(h.Name, b, 0o644)
@@ -225,7 +226,7 @@ func untar(r io.Reader, to string) error {
 	}
 }
 
-// identifier takes apart a message of package apidiff.
+// identifier splits a message of golang.org/x/exp/apidiff into the identifier, without (*...), and the change.
 func identifier(message string) (name, change string) {
 	name, change, _ = strings.Cut(message, ": ")
 	name, part, more := strings.Cut(name, ", ")
@@ -256,7 +257,7 @@ func named(changelog string) map[string]bool {
 	return found
 }
 
-// report prints changes. It returns an error if an incompatible one is not in named.
+// report prints changes. It returns an error if the name of an incompatible one is not in named.
 func report(out io.Writer, base string, changes []change, named map[string]bool) error {
 	print := func(title string, compatible bool) {
 		first := true

@@ -39,7 +39,8 @@ func commit(t *testing.T, dir string) string {
 	return head
 }
 
-// checkout is a checkout whose HEAD is the base; "" deletes a file.
+// checkout commits the files of before in a new repository, and names that commit in baseFile. It then makes changes to
+// the files, without a commit: new contents by path, and "" deletes a file. It returns the repository's path.
 func checkout(t *testing.T, changes map[string]string) string {
 	t.Helper()
 	dir := treetest.New(t, before)

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// Limits of how much slower the new code may be.
+// Limits of the ratio of the new code's time to the base's, and of chance.
 const (
-	maxMean   = 1.02 // for a package's geometric mean; the A/A spread is added
-	maxOne    = 1.10 // for a benchmark, unless the difference may be chance
+	maxMean   = 1.02 // for the geometric mean of a package; its A/A spread (the base against itself) is added
+	maxOne    = 1.10 // for a benchmark, unless the difference may be chance: then p is maxChance or more, or unknown
 	maxChance = 0.01
 )
 
@@ -25,7 +25,9 @@ var judged = []string{"sec/op", "allocs/op"}
 // noisy is the A/A spread above which judge advises to measure again.
 const noisy = 0.05
 
-// judge compares the results that measure has written.
+// judge compares the results that measure has written to dir, in this run or an earlier one, by benchstat, which it
+// runs in the directory tools. It prints the comparison, and returns an error if the new code is too slow, allocates
+// where the base did not, or if a side lacks results.
 func judge(ctx context.Context, tools, dir string, out io.Writer) error {
 	bases, err := filepath.Glob(filepath.Join(dir, "*."+sideBase))
 	if err != nil {
@@ -64,14 +66,15 @@ type table struct {
 	rows      []row
 }
 
-// row is a benchmark: its medians and benchstat's p-value.
+// row is a benchmark: the medians of the three sides, and benchstat's p-value of new against base, or NaN.
 type row struct {
 	name            string
 	base, same, now float64
 	p               float64
 }
 
-// readTables reads benchstat's CSV of three files.
+// readTables reads benchstat's CSV of three files, one a side. It skips tables of metrics that judge does not judge and
+// that only the new side has.
 func readTables(text string) ([]table, error) {
 	var all []table
 	pkg := ""
@@ -92,7 +95,7 @@ func readTables(text string) ([]table, error) {
 		if len(lines) == 0 {
 			continue
 		}
-		// The first head has names of files: two columns for the first file and four for each other.
+		// A table's first line has the names of the sides: two columns are for the first side, and four for each other.
 		head := lines[0]
 		if len(lines) > 1 && len(head) > 1 && head[1] == sideNew && !slices.Contains(judged, lines[1][1]) {
 			continue // a metric that only the new side prints
@@ -176,7 +179,7 @@ func judgeTimes(t table, out io.Writer) error {
 	n := float64(len(t.rows))
 	mean, spread := math.Exp(logNow/n), math.Exp(math.Abs(logSame/n))-1
 	mark := "ok  "
-	if !(mean <= maxMean+spread) { // also true for NaN
+	if !(mean <= maxMean+spread) { // true also if one is NaN
 		mark = "SLOW"
 		wrong = append(wrong, fmt.Errorf("%s: geometric mean %.3f, more than %.2f and the A/A spread of %.3f",
 			t.pkg, mean, maxMean, spread))

@@ -24,7 +24,7 @@ const usage = `usage: tools/benchcmp [--base COMMIT] [--new COMMIT] [--pairs N] 
        tools/benchcmp --results DIR
 its head tells more`
 
-// hot is the default list of packages to compare.
+// hot is the default list of packages to compare, by their names in the base.
 var hot = []string{
 	"dma", "virtq", "splitter", "wire", "control", "nic", "nic/virtio", "nic/gve", "driver", "stack", "stack/gateway",
 }
@@ -104,7 +104,7 @@ func lastCore() (int, error) {
 		return 0, err
 	}
 	for line := range strings.Lines(string(status)) {
-		if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok { // as 0-3,8
+		if list, ok := strings.CutPrefix(line, "Cpus_allowed_list:"); ok { // such as 0-3,8
 			list = strings.TrimSpace(list)
 			return strconv.Atoi(list[strings.LastIndexAny(list, "-,")+1:])
 		}

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/tools/internal/treetest"
 )
 
-// printed returns the output of ten runs of benchmarks A and B that take a and b nanoseconds.
+// printed returns the output of ten runs of benchmarks A/x and B, which take a and b nanoseconds in the
+// first run, and a thousandth more with each run. A/x allocates allocs times an operation.
 func printed(a, b float64, allocs int) string {
 	var text strings.Builder
 	text.WriteString("pkg: dma\n")
@@ -40,7 +41,7 @@ func TestJudge(t *testing.T) {
 		{"one slower, one faster", printed(100, 200, 0), printed(100, 200, 0), printed(111, 180, 0), "dma A/x: 1.110 times"},
 		{"one slower within bounds", printed(100, 200, 0), printed(100, 200, 0), printed(109, 184, 0), ""},
 		{"one slower by chance", printed(100, 200, 0), printed(100, 200, 0),
-			strings.Join(strings.Split(printed(111, 180, 0), "\n")[:5], "\n") + "\n", ""}, // only two runs
+			strings.Join(strings.Split(printed(111, 180, 0), "\n")[:5], "\n") + "\n", ""}, // two runs of the new side
 		{"allocates", printed(100, 200, 0), printed(100, 200, 0), printed(100, 200, 1), "dma A/x allocates 1 times"},
 		{"one is missing", printed(100, 200, 0), printed(100, 200, 0),
 			strings.ReplaceAll(printed(100, 200, 0), "BenchmarkB", "BenchmarkC"), "dma B: sec/op of not all sides"},

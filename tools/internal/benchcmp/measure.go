@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/tools/internal/heirs"
 )
 
-// attempts is how often a benchmark binary that fails is run.
+// attempts is how many failures of a benchmark binary in a row end the comparison.
 const attempts = 3
 
 type comparison struct {
@@ -32,7 +32,7 @@ type comparison struct {
 	errs      io.Writer
 }
 
-// The sides of a comparison: the base, the base against itself, the new code.
+// The sides of a comparison: the base, the base once more, to compare it with itself, and the new code.
 const (
 	sideBase = "base"
 	sideSame = "aa"
@@ -41,8 +41,9 @@ const (
 
 type binary struct{ pkg, dir, file string }
 
-// measure runs the benchmarks of the base and of the new code. It writes each side's output for each package of the
-// base, with the base's names of benchmarks, to PACKAGE.SIDE.
+// measure runs the benchmarks of the base and of the new code. For each package of the base that has
+// results it writes each side's results, by the base's names of benchmarks, to dir/PACKAGE.SIDE (with _ for / in
+// PACKAGE).
 func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	base, end, err := c.worktree(ctx, c.base)
 	if err != nil {
@@ -91,7 +92,7 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	return write(dir, samples, c.rules)
 }
 
-// newPackages returns the packages that now have the base's packages or benchmarks.
+// newPackages returns the packages that, by the mapping c.rules, now have the code or benchmarks of c.packages.
 func (c *comparison) newPackages() []string {
 	var all []string
 	for _, pkg := range c.packages {
@@ -102,7 +103,7 @@ func (c *comparison) newPackages() []string {
 	return slices.Compact(all)
 }
 
-// worktree checks a commit out, and returns its path and a function that removes it.
+// worktree adds a git worktree of a commit, and returns the worktree's path and a function that removes the worktree.
 func (c *comparison) worktree(ctx context.Context, commit string) (string, func() error, error) {
 	if _, err := output(ctx, ".", "git", "rev-parse", "--verify", "--quiet", commit+"^{commit}"); err != nil {
 		return "", nil, fmt.Errorf("no commit %s here: git fetch --unshallow, if this clone is shallow", commit)
@@ -117,7 +118,7 @@ func (c *comparison) worktree(ctx context.Context, commit string) (string, func(
 	}, nil
 }
 
-// build compiles the tests of packages.
+// build compiles the tests of packages in tree, one binary a package; it skips packages that have no tests.
 func (c *comparison) build(ctx context.Context, tree, side string, packages []string) ([]binary, error) {
 	var all []binary
 	for _, pkg := range packages {
@@ -140,7 +141,8 @@ func (c *comparison) build(ctx context.Context, tree, side string, packages []st
 
 type sample struct{ pkg, name, rest string }
 
-// run runs the benchmarks of a binary, up to attempts times if it fails.
+// run runs the benchmarks of a binary, and again if that fails: at most attempts times, and for at most 10 minutes in
+// all. It returns the results of the run that succeeds.
 func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -157,7 +159,7 @@ func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
 	}
 }
 
-// samplesOf returns the results in the output of a binary.
+// samplesOf returns the benchmarks' results in the output of pkg's binary.
 func samplesOf(pkg, out string) []sample {
 	var all []sample
 	for line := range strings.Lines(out) {
@@ -178,7 +180,8 @@ func (s sample) benchmark() entry.Entry {
 	return e
 }
 
-// write writes the samples of each package of the base, with the base's names.
+// write writes the samples to files of dir, by the base's packages and names of benchmarks. It leaves out a sample of
+// the new side whose benchmark the base does not have; a benchmark of the base that has no heir is an error.
 func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
 	there := map[entry.Entry]bool{}
 	for _, s := range samples[sideNew] {
