@@ -34,8 +34,8 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	newBench(t, lab.DriverNode).judged(t, (*bench).cases)
 }
 
-// Invariant: vnicgpu: Linux's own ncdevmem receives into and sends from a dma-buf of the driver's, of a GPU that is a PCI
-// device below the NIC's switch.
+// Invariant: vnicgpu: Linux's own ncdevmem receives into and sends from a dma-buf of the driver's, of a GPU that is a
+// PCI device below the NIC's switch.
 func TestKernelsOwnTestOfDevmemOnADriversGPU(t *testing.T) {
 	testkit.Boots(t)
 	newBench(t, lab.DriverVNICGPU).judged(t, (*bench).driverCases)
