@@ -117,7 +117,7 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-	t.Run("all are told to end", func(t *testing.T) { // systemd sends the signal to all processes of a unit
+	t.Run("each process gets SIGTERM", func(t *testing.T) { // systemd sends the signal to all processes of a unit
 		c := startKillable(t, dir, "gateway ", []string{"serve", "--sandbox", "on", "--socket-path", t.TempDir() + "/s"})
 		for fd := range c.started {
 			testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0))

@@ -11,7 +11,7 @@ import (
 // addresses, and further names.
 const DevmemHost = 100
 
-// GuestName, followed by the number of a guest from 0 on, is the guest's name (HostName).
+// GuestName begins a guest's name (HostName): the number of the guest, from 0 on, follows it.
 const GuestName = "guest"
 
 // HostName returns the name of guest i, from 0 on: "guest0". A lab file can add another one.

@@ -20,7 +20,7 @@ const (
 	udmabufItem       = 24         // bytes of struct udmabuf_create_item: memfd u32, pad u32, offset u64, size u64
 )
 
-// KernelArgs, on the kernel's command line, let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 items.
+// KernelArgs on the kernel's command line let udmabuf make dma-bufs of up to 1 TiB, from up to 2^20 items.
 const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 
 // item is a contiguous range of the window's memfd, in bytes.

@@ -50,7 +50,7 @@ func cacheError(dir string, sentinel, err error, fix string) *Missing {
 }
 
 // CacheError returns err as a *Missing with advice, if the disk or a quota is full, a file is at its size limit, or a
-// path that begins with dir, the cache, may not be read or written. It returns other errors, and errors that have a
+// path in dir, the cache, may not be read or written. It returns other errors, and errors that have a
 // *Missing, as they are.
 func CacheError(dir string, err error) error {
 	var missing *Missing
@@ -69,7 +69,7 @@ func CacheError(dir string, err error) error {
 	return err
 }
 
-// below reports whether an error has a path that begins with dir.
+// below reports whether an error is about dir or a file in it, by its path.
 func below(dir string, err error) bool {
 	var p *fs.PathError
 	var l *os.LinkError

@@ -22,7 +22,8 @@ func TestReportNamesNobody(t *testing.T) {
 		{Name: "kvm", Value: "no /dev/kvm: QEMU ended early: qemu: somebody/bios: no file"},
 		{Name: "cache", Value: "/srv/secret"}},
 		Probe: &Probe{Console: []string{"Linux version 7.3.4 (somebody@secret) (gcc 15)",
-			"BIOS 1.17.0 04/01/2014", "x86/fpu: RIP: 0010:native_write_msr+0x4/0x20", "could not open 'secret.img' and /dev/shm/somebody/x",
+			"BIOS 1.17.0 04/01/2014", "x86/fpu: RIP: 0010:native_write_msr+0x4/0x20",
+			"could not open 'secret.img' and /dev/shm/somebody/x",
 			"last words"}}}
 	var b bytes.Buffer
 	testkit.OK(t, r.PrintReport(&b))

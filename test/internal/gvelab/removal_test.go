@@ -59,8 +59,8 @@ func TestRemovedAndFoundAgainUnderTraffic(t *testing.T) {
 // process.
 type held struct{ maps, fds, goroutines int }
 
-// holds returns how many maps, descriptors and goroutines there are now. It leaves maps 0 behind an IOMMU, as the kernel
-// keeps some buffers mapped.
+// holds returns how many maps, descriptors and goroutines there are now. It leaves maps 0 behind an IOMMU, as the
+// kernel keeps some buffers mapped.
 func (b *bench) holds(iommu bool) (h held) {
 	h.goroutines = runtime.NumGoroutine()
 	h.fds = len(testkit.Must(os.ReadDir("/proc/self/fd"))(b))

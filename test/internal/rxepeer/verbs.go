@@ -51,7 +51,7 @@ type Path struct {
 	RNRTimer uint8 // code of the time that this end asks senders to wait (IBTA 9.7.5.2.8); 0: 12, 640 us
 }
 
-// NoRetry, as Retry or RNRRetry of a Path, means no retries.
+// NoRetry as Retry or RNRRetry of a Path means no retries.
 const NoRetry = -1
 
 func (o *Path) complete(mtu int) {
